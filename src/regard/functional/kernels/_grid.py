@@ -9,19 +9,9 @@ from torch import Tensor
 from regard.functional.kernels._call_cache import key_of, remember
 from regard.functional.kernels._grid_plan import Backward, Forward, plan_of
 from regard.functional.kernels._plain import aliases, plain_gradient, plain_grid
-from regard.functional.kernels._tensors import is_aligned, on_device_of, raw_stream
+from regard.functional.kernels._tensors import empty_output, is_aligned, on_device_of, raw_stream, readable
 
 Saved = list[Tensor]
-
-
-def readable(tensor: Tensor) -> Tensor:
-    """The tensor with contiguous channels, as the kernels need; copied only if necessary."""
-    return tensor if tensor.stride(3) == 1 or tensor.shape[3] == 1 else tensor.contiguous()
-
-
-def empty_output(value: Tensor, heads: int, tokens: int) -> Tensor:
-    """(batch, heads, tokens, width) with token-major strides, so that joining the heads for the output layer is a view."""
-    return value.new_empty(value.shape[0], tokens, heads, value.shape[3]).transpose(1, 2)
 
 
 def forward(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> tuple[Tensor, Saved]:

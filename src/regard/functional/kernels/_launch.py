@@ -13,6 +13,7 @@ from regard.functional.kernels._cuts import Cut, Plane, map_cuts, matrices_cut, 
 from regard.functional.kernels._map_gradient import map_gradient
 from regard.functional.kernels._matrices import matrices_backward, matrices_forward
 from regard.functional.kernels._plane import plane_backward, plane_forward
+from regard.functional.kernels._tensors import empty_output, readable
 
 
 def matrices(center: Tensor, sharpness: Tensor, plane: Plane, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -38,11 +39,6 @@ def matrices_gradient(
     )  # fmt: skip
     total = sums.sum(1)
     return total[0].to(center.dtype), total[1].to(sharpness.dtype)
-
-
-def empty_output(value: Tensor, heads: int, tokens: int) -> Tensor:
-    """(batch, heads, tokens, width) with token-major strides, so that joining the heads for the output layer is a view."""
-    return value.new_empty(value.shape[0], tokens, heads, value.shape[3]).transpose(1, 2)
 
 
 def mix_forward(value: Tensor, rows: Tensor, columns: Tensor, plane: Plane) -> tuple[Tensor, Tensor]:
@@ -102,11 +98,6 @@ def _passes_backward(
     if value.shape[1] != heads:
         by_value = torch.sum(by_value, 1, keepdim=True, out=empty_output(value, 1, value.shape[2]))
     return by_value, by_rows, by_columns
-
-
-def readable(tensor: Tensor) -> Tensor:
-    """The tensor with contiguous channels, as the kernels need; copied only if necessary."""
-    return tensor if tensor.stride(3) == 1 or tensor.shape[3] == 1 else tensor.contiguous()
 
 
 class Sides(NamedTuple):

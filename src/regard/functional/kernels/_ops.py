@@ -7,6 +7,7 @@ from torch import Tensor
 
 from regard.functional.kernels import _launch
 from regard.functional.kernels._cuts import Plane
+from regard.functional.kernels._tensors import empty_output
 
 
 @torch.library.custom_op("regard::mix_plane", mutates_args=())
@@ -21,7 +22,7 @@ def _(value: Tensor, rows: Tensor, columns: Tensor, plane: list[int]) -> tuple[T
 
 
 def _shapes(value: Tensor, heads: int, plane: Plane) -> tuple[Tensor, Tensor]:
-    out = _launch.empty_output(value, heads, plane.row_outputs * plane.column_outputs)
+    out = empty_output(value, heads, plane.row_outputs * plane.column_outputs)
     if plane.is_small:
         return out, value.new_empty(0)
     return out, value.new_empty(value.shape[0], heads, plane.row_outputs * plane.column_inputs, value.shape[3])
@@ -55,7 +56,7 @@ def _(
 def _gradient_shapes(
     value: Tensor, rows: Tensor, columns: Tensor, needs_value: bool, needs_matrices: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    by_value = _launch.empty_output(value, value.shape[1], value.shape[2]) if needs_value else value.new_empty(0)
+    by_value = empty_output(value, value.shape[1], value.shape[2]) if needs_value else value.new_empty(0)
     shapes = (rows.shape, columns.shape) if needs_matrices else ((0,), (0,))
     return (by_value, *(value.new_empty(shape, dtype=torch.float32) for shape in shapes))  # type: ignore[return-value]
 

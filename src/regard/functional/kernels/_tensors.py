@@ -45,3 +45,13 @@ def power_of_two(n: int) -> int:
     (1, 64, 128)
     """
     return 1 << max(0, n - 1).bit_length()
+
+
+def readable(tensor: Tensor) -> Tensor:
+    """The tensor with contiguous channels, as the kernels need; copied only if necessary."""
+    return tensor if tensor.stride(3) == 1 or tensor.shape[3] == 1 else tensor.contiguous()
+
+
+def empty_output(value: Tensor, heads: int, tokens: int) -> Tensor:
+    """(batch, heads, tokens, width) with token-major strides, so that joining the heads for the output layer is a view."""
+    return value.new_empty(value.shape[0], tokens, heads, value.shape[3]).transpose(1, 2)
