@@ -207,7 +207,7 @@ class TestImage:
         seen.add(look.pixels(page, ".rg-main"))
         assert len(seen) == 5
         heads = look.pixels(page, ".rg-atlas")
-        page.get_by_text("This layer").click()
+        page.get_by_text("This layer", exact=True).click()
         block = look.pixels(page, ".rg-atlas")
         page.get_by_label("one scale for all heads").uncheck()
         assert len({heads, block, look.pixels(page, ".rg-atlas")}) == 3

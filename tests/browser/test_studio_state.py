@@ -177,7 +177,7 @@ def test_two_steps_of_a_network_are_compared_by_their_difference(stray, address,
     stray.wait_for_function("() => document.querySelector('.rg-footer').innerText.includes('purple: more than')")
     assert look.pixels(stray, "[data-view=image]") != one
     expect(stray).to_have_url(re.compile("minus=step"))
-    expect(stray.locator(".st-minus")).to_contain_text("the difference", use_inner_text=True)
+    expect(stray.locator(".st-minus")).to_contain_text("this network minus", use_inner_text=True)
     stray.get_by_label("minus").select_option("")
     stray.wait_for_function("() => !document.querySelector('.rg-footer').innerText.includes('purple')")
     assert look.pixels(stray, "[data-view=image]") == one

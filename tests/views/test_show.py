@@ -338,7 +338,7 @@ class TestSaving:
             ValueError, match="what must be one of 'claims', 'convolution', 'mechanism', 'story', got 'nothing'"
         ):
             regard.show("nothing")
-        with pytest.raises(TypeError, match="color is an option of a view that is given by its name"):
+        with pytest.raises(TypeError, match="color is only an option of views selected by name"):
             regard.show(random_maps(1, 1, 2), color="red")
 
 

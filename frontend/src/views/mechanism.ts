@@ -166,7 +166,7 @@ export function MechanismView({ payload, host }: ViewProps): VNode {
     <span class="rg-presets" role="group" aria-label="β">
       ${presets.map(([name, value]) => html`<${Button} key=${name} pressed=${beta === value} label=${`β = ${name}`} onClick=${() => setBeta(value)}>${name}<//>`)}
     </span>
-    <${Choice} label="what dragging does" value=${way} options=${[["push", "push"], ["stretch", "stretch"]]} onChange=${setWay} />
+    <${Choice} label="what dragging does" value=${way} options=${[["push", "move"], ["stretch", "stretch"]]} onChange=${setWay} />
     <${Button} onClick=${() => choose(example.name)}>reset<//>
   `;
   const square = (width: number) => Math.min(width, 420);

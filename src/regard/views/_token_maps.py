@@ -12,7 +12,7 @@ from regard.views._payload import Payload, Scaled
 from regard.views._sheets import Sheet, arrays, notes, rolls_out, sheets
 from regard.views._thumbnails import thumbnails
 
-MANY = 4_000_000  # weights; a browser takes a moment to read more, so it begins with thumbnails and one head
+MANY = 4_000_000  # weights; a page with more starts with thumbnails and one head, while the rest loads
 
 
 def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
@@ -41,7 +41,7 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
 
 
 def _opening_map(opened: dict[str, Any], weights: Mapping[str, Tensor | Scaled]) -> Scaled:
-    """The map of the head that the view opens on, to be shown while the others are being read."""
+    """The map of the head that the view shows first, while the others are loading."""
     layer, head = weights[f"map{opened['layer']}"], opened["head"]
     assert isinstance(layer, Scaled)
     return Scaled(layer.stored[head], layer.scale[head])
@@ -63,7 +63,7 @@ def _is_list(tokens: Any) -> bool:
 
 
 def _patches(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:
-    """Without a text, tokens with a known grid are named by their positions."""
+    """Names by position, for tokens with a known grid and without a text."""
     layout = sheet.found.latest.layout
     if layout is None or len(layout.grid) != 2 or layout.tokens != sheet.about["keys"]:
         return None, None
@@ -76,7 +76,7 @@ def _patches(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str
 
 
 def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:
-    """The lists that the queries and the keys of a map belong to."""
+    """The token lists of a map's queries and keys."""
     about = sheet.about
     queries = about["queries"] if about["rows"] is None else None  # selected rows are found by their numbers
     keys = about["keys"]
@@ -100,7 +100,7 @@ def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str |
 
 
 def _likely(name: str, unequal: bool) -> tuple[str, str]:
-    """A guess by the name of the map, for maps whose sizes fit encoder, decoder and cross-attention."""
+    """A guess from the map's name, used if its size fits encoder, decoder and cross-attention alike."""
     lower = name.lower()
     if unequal or is_cross_attention(name) or lower == "attention":
         return "target", "source"

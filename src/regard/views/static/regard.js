@@ -461,7 +461,7 @@ function Wt(e,t){let r=URL.createObjectURL(t),n=document.createElement("a");n.hr
     <span class="rg-presets" role="group" aria-label="β">
       ${le.map(([N,R])=>w`<${Ie} key=${N} pressed=${i===R} label=${`β = ${N}`} onClick=${()=>l(R)}>${N}<//>`)}
     </span>
-    <${ye} label="what dragging does" value=${d} options=${[["push","push"],["stretch","stretch"]]} onChange=${g} />
+    <${ye} label="what dragging does" value=${d} options=${[["push","move"],["stretch","stretch"]]} onChange=${g} />
     <${Ie} onClick=${()=>$(n.name)}>reset<//>
   `,F=N=>Math.min(N,420);return w`<${xe}
     name="mechanism"

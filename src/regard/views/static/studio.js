@@ -466,7 +466,7 @@ var Ga=`.regard {
     <span class="rg-presets" role="group" aria-label="β">
       ${le.map(([O,q])=>b`<${je} key=${O} pressed=${i===q} label=${`β = ${O}`} onClick=${()=>l(q)}>${O}<//>`)}
     </span>
-    <${xe} label="what dragging does" value=${h} options=${[["push","push"],["stretch","stretch"]]} onChange=${g} />
+    <${xe} label="what dragging does" value=${h} options=${[["push","move"],["stretch","stretch"]]} onChange=${g} />
     <${je} onClick=${()=>w(n.name)}>reset<//>
   `,H=O=>Math.min(O,420);return b`<${we}
     name="mechanism"
