@@ -1,4 +1,4 @@
-"""``capture.py --host``: how much work on the host a capture adds to each attention.
+"""``capture.py --host``: how much work on the host a capture adds to each attention; with ``--device cuda`` that of a GPU's host.
 
 Models are so small that kernels take no time: what is left is Python and the calls of torch. Times are those of the processor, a
 plain pass and a captured one in turn. The first block learns the model; later ones know it. An empty block is the share that
@@ -42,7 +42,7 @@ class Stack(nn.Module):
         return x
 
 
-def cases() -> dict[str, Case]:
+def cases(device: str = "cpu") -> dict[str, Case]:
     timm = import_timm()
     import transformers as t
 
@@ -61,6 +61,9 @@ def cases() -> dict[str, Case]:
     torch_stack = Stack(multi_head, lambda layer, x: layer(x, x, x, need_weights=False)[0]).eval()
     own = Stack([regard.layers.MultiHeadAttention(64, 4) for _ in range(LAYERS)], lambda layer, x: layer(x)).eval()
     ids, pixels, tokens = torch.randint(1, 100, (1, 4)), torch.randn(1, 3, 32, 32), torch.randn(1, 4, 64)
+    for made in (text, image, timm_image, torch_stack, own):
+        made.to(device)
+    ids, pixels, tokens = (x.to(device) for x in (ids, pixels, tokens))
     greedy = {"max_new_tokens": STEPS, "min_new_tokens": STEPS, "do_sample": False, "pad_token_id": 0}
     found = {
         "Llama": Case(text.model, lambda: text.model(ids), LAYERS, {}),
@@ -88,11 +91,11 @@ def captured(case: Case) -> Any:
     return maps
 
 
-def rows_of_host_work(rounds: int) -> list[dict[str, Any]]:
+def rows_of_host_work(rounds: int, device: str = "cpu") -> list[dict[str, Any]]:
     """Microseconds of host work per attention, in the median of ``rounds``."""
     rows = []
     with torch.no_grad():
-        for name, case in cases().items():
+        for name, case in cases(device).items():
             for _ in range(3):
                 case.run()
 

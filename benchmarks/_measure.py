@@ -26,10 +26,10 @@ def arguments(description: str, **defaults: Any) -> argparse.ArgumentParser:
     """The options every benchmark has: ``--device``, ``--threads``, ``--rounds``, ``--patience``, ``--limit``, ``--output``."""
     options = {"device": "cuda" if torch.cuda.is_available() else "cpu", "threads": 2, "rounds": 30, **defaults}
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--device", default=options["device"])
-    parser.add_argument("--threads", type=int, default=options["threads"], help="CPU threads")
+    parser.add_argument("--device", type=available, default=options["device"])
+    parser.add_argument("--threads", type=positive, default=options["threads"], help="CPU threads")
     parser.add_argument(
-        "--rounds", type=int, default=options["rounds"], help="number of rounds; each times every candidate once"
+        "--rounds", type=positive, default=options["rounds"], help="number of rounds; each times every candidate once"
     )
     parser.add_argument(
         "--patience", type=float, default=60.0, help="seconds to wait for an idle machine before each row"
@@ -42,6 +42,27 @@ def arguments(description: str, **defaults: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--output", type=Path, help="result file; default results/<benchmark>-<device>-<date>.json")
     return parser
+
+
+def positive(word: str) -> int:
+    """A number that is counted with: an option that was 0 would be taken for one that was not given.
+
+    >>> positive("3")
+    3
+    """
+    number = int(word) if word.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of 1 or more, got {word!r}")
+    return number
+
+
+def available(word: str) -> str:
+    """The name of a device that this machine has."""
+    try:
+        torch.empty(0, device=word)
+    except (RuntimeError, AssertionError) as error:
+        raise argparse.ArgumentTypeError(f"must be a device of this machine, such as 'cpu', got {word!r}") from error
+    return word
 
 
 class Limit:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from _measure import dashed, hardware, places, print_table, trial, write_rows
+from _measure import dashed, hardware, places, positive, print_table, trial, write_rows
 from regard import recipes
 from regard.training import AdamWSettings, ImageEncoderSettings, Recipe, train_seeds
 
@@ -69,7 +69,7 @@ ROWS: Rows = {
     "diagonal": ("covariance: a sharpness per axis", network(attention="gaussian-diagonal")),
     "full": ("covariance: a matrix per head", network(attention="gaussian-full")),
     "gated": ("a gate with content, 8 heads", network(attention="gated", heads=8, head_dim=None, init="normal")),
-    "depthwise": ("a depthwise convolution instead of heads", network(attention="depthwise")),
+    "depthwise": ("a depthwise convolution instead of heads", network(attention="depthwise", init="normal")),
     "dense": ("plan: whole maps", planned(DenseEncoder)),
     "no-kernels": ("plan: separable, without our kernels", planned(SeparableEncoder)),
 }  # fmt: skip
@@ -78,8 +78,8 @@ ROWS: Rows = {
 def main(benchmark: str = "ablation", rows_of: Rows = ROWS, description: str = __doc__) -> None:
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--names", nargs="+", default=list(rows_of), choices=list(rows_of))
-    parser.add_argument("--epochs", type=int, help=f"default: {EPOCHS}; 2 with --smoke")
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--epochs", type=positive, help=f"default: {EPOCHS}; 2 with --smoke")
+    parser.add_argument("--seeds", type=positive, default=2)
     parser.add_argument(
         "--folder", type=Path, help=f"folder of the runs; default runs/{benchmark}, or a separate one for a trial"
     )

@@ -288,7 +288,7 @@ def main() -> None:
         from _capture_host import rows_of_host_work
 
         torch.set_num_threads(1)
-        rows = rows_of_host_work(options.rounds)
+        rows = rows_of_host_work(options.rounds, options.device)
         print_table(rows, list(rows[0]))
         print(write("capture-host", options, rows))
         return

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from _measure import RESULTS, hardware, write_rows
+from _measure import RESULTS, hardware, positive, write_rows
 from regard.convert import attention_to_conv, conv_to_attention
 from regard.functional import gaussian_weights, plan_for
 from regard.layers import GaussianAttention
@@ -358,7 +358,7 @@ def table(found: dict[tuple[str, str], Found]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--cases", type=positive, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first case, to search in pieces")
     parser.add_argument("--climbs", type=int, default=CLIMBS, help="steps of hill climbing for each case")

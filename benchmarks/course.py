@@ -20,7 +20,7 @@ from typing import Any
 
 import nbformat
 
-from _measure import arguments, print_table, write
+from _measure import arguments, positive, print_table, write
 from regard.course.grading import Package, grade_files
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,8 +94,8 @@ def _processor() -> float:
 
 def main() -> int:
     parser = arguments(__doc__.split("\n")[0], device="cpu", rounds=1)
-    parser.add_argument("--submissions", type=int, default=100, help="of each notebook")
-    parser.add_argument("--jobs", type=int, default=2, help="submissions at a time")
+    parser.add_argument("--submissions", type=positive, default=100, help="of each notebook")
+    parser.add_argument("--jobs", type=positive, default=2, help="submissions at a time")
     parser.add_argument("--notebook", action="append", help="default: all five")
     options = parser.parse_args()
     maker = build()

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from _measure import arguments, print_table, write
+from _measure import arguments, positive, print_table, write
 
 WIDTH, HEIGHT = 500, 375  # of the photos, as the median of ImageNet's
 BARS = {"later epochs": 0.8, "first epoch": 1.0}
@@ -195,9 +195,9 @@ def decoding_memory(folder: Path, options: Any) -> tuple[int, int]:
 
 def main() -> None:
     parser = arguments(__doc__ or "", rounds=5)
-    parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--size", type=int, default=256, help="side of the images in the cache, in pixels")
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--images", type=positive, default=1000)
+    parser.add_argument("--size", type=positive, default=256, help="side of the images in the cache, in pixels")
+    parser.add_argument("--batch", type=positive, default=64)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -34,7 +34,7 @@ import torch.nn.functional as F
 
 from _conversion import conversion, conversion_steps
 from _floor import copy_bandwidth, floor_row, full_width_row
-from _measure import Limit, arguments, milliseconds, print_table, ratios, side_by_side, write
+from _measure import Limit, arguments, milliseconds, positive, print_table, ratios, side_by_side, write
 from _rivals import SIZES, placed_errors, placed_row, rival_rows, size_row
 from regard.functional import GaussianPlan, gaussian_attention, plan_for
 
@@ -250,8 +250,10 @@ def main() -> None:
         measure_memory(int(sys.argv[2]), sys.argv[3])
         return
     parser = arguments(__doc__.splitlines()[0], rounds=10)
-    parser.add_argument("--grids", type=int, nargs="+", default=[16, 32, 64, 128, 256])
-    parser.add_argument("--linear", type=int, nargs=2, default=[64, 512], help="the two grids of the linear-time check")
+    parser.add_argument("--grids", type=positive, nargs="+", default=[16, 32, 64, 128, 256])
+    parser.add_argument(
+        "--linear", type=positive, nargs=2, default=[64, 512], help="the two grids of the linear-time check"
+    )
     parser.add_argument("--only", nargs="+", choices=["placed", "rivals", "conversion"], help="only these tables")
     parser.add_argument(
         "--conversion", action="append_const", dest="only", const="conversion", help="--only conversion"

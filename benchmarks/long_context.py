@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import regard
-from _measure import arguments, print_table, write
+from _measure import arguments, positive, print_table, write
 
 CELLS = 128
 CHUNK = 16384  # tokens of the feed-forward network at a time, as servers run a long prompt: its memory is not the peak
@@ -241,8 +241,8 @@ COLUMNS = ["tokens", "way", "seconds", "× plain", "CPU s", "× plain, CPU", "ex
 def main() -> None:
     parser = arguments(__doc__ or "", rounds=2 if torch.cuda.is_available() else 3)
     parser.add_argument("--memory", help="measure the peak memory of one way in this process")
-    parser.add_argument("--tokens", type=int, default=16384, help="with --memory")
-    parser.add_argument("--lengths", type=int, nargs="*", help="numbers of tokens; on a GPU, of those in ON_GPU")
+    parser.add_argument("--tokens", type=positive, default=16384, help="with --memory")
+    parser.add_argument("--lengths", type=positive, nargs="*", help="numbers of tokens; on a GPU, of those in ON_GPU")
     parser.add_argument("--reduce", action="store_true", help="also fold whole rows by reduce=, once (CPU)")
     parser.add_argument("--page", action="store_true", help="also measure the page of 32 × 32 heads")
     options = parser.parse_args()

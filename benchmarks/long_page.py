@@ -18,7 +18,7 @@ import torch
 
 import regard
 import views
-from _measure import arguments, print_table, write
+from _measure import arguments, positive, print_table, write
 
 LAYERS, HEADS, TOKENS, CELLS = 32, 32, 131072, 128
 CANVASES = {"map and curves": ".rg-main canvas", "atlas": ".rg-atlas canvas"}
@@ -79,7 +79,7 @@ def in_browser(path: Path, rounds: int, frames: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = arguments(__doc__ or "", device="cpu", rounds=3, threads=2)
-    parser.add_argument("--frames", type=int, default=120, help="frames of hovering in each round")
+    parser.add_argument("--frames", type=positive, default=120, help="frames of hovering in each round")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     load = os.getloadavg()[0]  # of other programs: the bars are for a machine of one's own

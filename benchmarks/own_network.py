@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import regard
-from _measure import RESULTS, hardware, import_timm, print_table, write_rows
+from _measure import RESULTS, hardware, import_timm, positive, print_table, write_rows
 from regard.data import Augmentation, AugmentedImages, Loader, load
 from regard.models import TimmGaussianAttention
 from regard.training import parameter_groups
@@ -155,8 +155,8 @@ def row(kind: str, state: str, data: Any, options: argparse.Namespace, seed: int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--epochs", type=positive, default=2)
+    parser.add_argument("--seeds", type=positive, default=1)
     parser.add_argument("--smoke", action="store_true", help="256 embedded images, one epoch, nothing written")
     parser.add_argument("--output", type=Path, help="result file; default results/own-network-cpu-<date>.json")
     options = parser.parse_args()

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import regard
-from _measure import dashed, places, print_table, trial, write_rows
+from _measure import dashed, places, positive, print_table, trial, write_rows
 from regard import recipes
 from regard.training import Recipe, changed_name, train_seeds, write_result
 
@@ -44,8 +44,8 @@ MEASURED_EVERY = 25  # epochs of the 300: each time a checkpoint is written, fro
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--names", nargs="+", default=list(PUBLISHED), choices=list(PUBLISHED))
-    parser.add_argument("--epochs", type=int, help="default: as in the short recipe")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=positive, help="default: as in the short recipe")
+    parser.add_argument("--seeds", type=positive, default=3)
     parser.add_argument("--full", action="store_true", help="the paper's own recipe instead of the short one")
     parser.add_argument(
         "--folder", type=Path, help="folder of the runs; default runs/reproduction, or a separate one for a trial"

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import regard
-from _measure import arguments, print_table, write
+from _measure import arguments, positive, print_table, write
 from regard import recipes
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -218,7 +218,7 @@ def load(options: Any) -> None:
 
 def main() -> None:
     parser = arguments(__doc__ or "", device="cpu", rounds=5, threads=1)
-    parser.add_argument("--frames", type=int, default=120, help="frames of moving a slider in each round")
+    parser.add_argument("--frames", type=positive, default=120, help="frames of moving a slider in each round")
     parser.add_argument("--clients", type=int, default=0, help="measure so many clients at once instead")
     parser.add_argument("--seconds", type=float, default=60.0, help="for so long")
     parser.add_argument("--warm-up", type=float, default=20.0, help="seconds before memory counts")

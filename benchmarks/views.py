@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 import regard
-from _measure import arguments, print_table, write
+from _measure import arguments, positive, print_table, write
 from regard.training import HeadTrajectory
 from regard.views import Show
 
@@ -168,7 +168,7 @@ def large_page(folder: Path, threads: int) -> dict[str, float]:
 
 def main() -> None:
     parser = arguments(__doc__ or "", device="cpu", rounds=3, threads=2)
-    parser.add_argument("--frames", type=int, default=180, help="frames of hovering in each round")
+    parser.add_argument("--frames", type=positive, default=180, help="frames of hovering in each round")
     options = parser.parse_args()
     from playwright.sync_api import sync_playwright
 

@@ -35,7 +35,7 @@ from typing import Any
 
 import torch
 
-from _measure import RESULTS, commit, hardware, import_timm, print_table, write_rows
+from _measure import RESULTS, commit, hardware, import_timm, positive, print_table, write_rows
 
 FAMILIES = {
     "faults": "_zoo.faults",
@@ -163,7 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--only", nargs="*", default=[], help="names of models of the (one) family")
-    parser.add_argument("--seconds", type=int, default=30, help="time limit for each model")
+    parser.add_argument("--seconds", type=positive, default=30, help="time limit for each model")
     parser.add_argument("--log", type=Path, help="a file of finished rows, from which a broken-off run continues")
     parser.add_argument("--output", type=Path, help="result file; default results/zoo-cpu-<date>.json")
     parser.add_argument("--again", type=Path, help="a result whose rows that were not run or had a fault are run again")

@@ -62,3 +62,33 @@ def test_a_wrong_folder_is_said_in_one_line(tmp_path, capsys):
     assert str(tmp_path) in capsys.readouterr().err
     with pytest.raises(FileNotFoundError, match="holds no converted network"):
         load_converted(tmp_path)
+
+
+def test_a_converted_folder_is_read_as_what_it_holds(checkpoint, capsys):
+    _, folder = checkpoint
+    assert run([str(folder / "resnet"), "--output", str(folder / "out")]) == 0
+    capsys.readouterr()
+    assert run([str(folder / "out"), "--to", "convolution"]) == 0
+    assert "20 of 20 layers became convolution" in capsys.readouterr().out
+    assert run([str(folder / "out"), "--to", "convolution", "--output", str(folder / "again")]) == 1
+    assert "holds a converted network already" in capsys.readouterr().err
+
+
+def test_the_folder_of_a_run_keeps_its_one_network(tmp_path, capsys):
+    recipe = regard.recipes.get("resnet18").smoke()
+    trained = regard.train(recipe, folder=tmp_path / "run", accelerator="cpu", tensorboard=False, progress=False)
+    assert run([str(trained.folder), "--output", str(trained.folder)]) == 1
+    assert "is the folder of a run" in capsys.readouterr().err
+    ResNet18(num_classes=3, width=4).save_pretrained(trained.folder)  # as earlier versions did
+    assert run([str(trained.folder), "--json", str(tmp_path / "report.json")]) == 0
+    rows = json.loads((tmp_path / "report.json").read_text())["rows"]
+    assert rows[0]["before"].startswith("Conv2d 1→")
+
+
+def test_a_network_of_ones_own_is_converted_but_not_saved(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("regard.cli._convert.load", lambda _: torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3)))
+    assert run([str(tmp_path)]) == 0
+    assert "1 of 1 layers became attention" in capsys.readouterr().out
+    assert run([str(tmp_path), "--output", str(tmp_path / "out")]) == 1
+    assert "is a Sequential; without --output the report is printed" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -116,6 +116,10 @@ def test_smoke_sizes_follow_the_typed_ones(capsys):
         ("text-mlm --network.heads 5", "--network.heads 5; the recipe text-mlm has --network.dim 64"),
         ("fashion-vit --smoke --network.heads 5 --network.dim=12", "--network.dim=12 and --network.heads 5"),
         ("demo --smoke --network.heads 5", "--network.heads 5; --smoke and the recipe choose --network.init grid"),
+        *[(f"{name} --smoke --network.heads 0", "--network.heads 0")
+          for name in ("demo", "fashion-vit", "case-transformer", "text-mlm")],
+        ("a6-depthwise-short --smoke --network.init grid",
+         "--network.init grid; --smoke and the recipe choose --network.attention depthwise"),
         ("demo --batch-size 10 --accumulate 3", "--batch-size 10 and --accumulate 3"),
         ("demo --network.patch-size 5", "--network.patch-size 5"),
         ("demo --task.label-smoothing 3", "--task.label-smoothing 3"),

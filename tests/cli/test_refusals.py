@@ -43,3 +43,34 @@ def test_a_machine_without_a_card_is_a_message(tmp_path, capsys, monkeypatch):
     words = ["train", "demo", "--smoke", "--accelerator", "cuda", "--folder", str(tmp_path / "run")]
     assert main(words) == 1
     assert "accelerator is 'cuda', but this machine has only cpu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["train", "demo", "--smoke", "--accelerator", "cpu", "--folder", "{run}"], "--result"),
+        (["convert", "{image}", "--to", "convolution"], "--json"),
+        (["report", "{image}"], "--output"),
+        (["verify", "hw4-beta-spread"], "--html"),
+        (["verify", "hw4-beta-spread"], "--misconceptions"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_what_cannot_be_written_is_said_before_the_work(image_run, tmp_path, capsys, words, option):
+    filled = [word.format(run=tmp_path / "run", image=image_run.folder) for word in words]
+    (tmp_path / "file").write_text("not a folder")
+    for path, says in ((tmp_path, "must be a file, but"), (tmp_path / "file" / "x.html", "cannot be written")):
+        assert main([*filled, option, str(path)]) == 2
+        shown = capsys.readouterr()
+        assert f"{option} " in shown.err
+        assert says in shown.err
+        assert not shown.out
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_best_of_a_run_without_validation_is_said_to_be_the_last(tmp_path, capsys):
+    words = ["train", "demo", "--smoke", "--accelerator", "cpu", "--no-tensorboard", "--task.validation", "0"]
+    assert main([*words, "--folder", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), "--which", "best", "--accelerator", "cpu"]) == 0
+    assert "no checkpoint with a validation accuracy: the last one stands for the best" in capsys.readouterr().err

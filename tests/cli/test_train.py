@@ -18,8 +18,8 @@ from PIL import Image
 import regard
 from regard.claims import select
 from regard.claims.prose import inline_html
-from regard.cli import _demo, _train, main
-from regard.training import ImageEncoderSettings, ImageTask, Recipe, attention_maps
+from regard.cli import _demo, _evaluate, _train, main
+from regard.training import ImageEncoderSettings, ImageTask, Recipe, _lengths, attention_maps
 
 SMOKE = ["--smoke", "--accelerator", "cpu", "--no-tensorboard"]
 
@@ -129,6 +129,32 @@ class TestEvaluate:
         assert "in sentences of 7\n" in text
         assert main(["evaluate", str(image_run.folder), "--accelerator", "cpu", "--lengths", "4"]) == 1
         assert "--lengths is for runs of case conversion" in capsys.readouterr().err
+
+    def test_a_length_that_takes_long_is_announced(self, case_runs, capsys, monkeypatch, tmp_path):
+        monkeypatch.setattr(_lengths, "TRIED", (2, 4))
+        monkeypatch.setattr(_lengths, "LONG", 0.0)
+        run = str(case_runs[1].folder)
+        for words in (["evaluate", run, "--accelerator", "cpu"], ["report", run, "--output", str(tmp_path / "x.json")]):
+            assert main([*words, "--lengths", "4", "9"]) == 0
+            said = capsys.readouterr().err
+            assert re.search(r"^sentences of 9 characters: this takes about \d+ seconds, or more", said, re.MULTILINE)
+            assert "sentences of 4" not in said
+
+    def test_a_length_that_cannot_be_is_refused_before_anything_is_measured(self, case_runs, capsys, monkeypatch):
+        monkeypatch.setattr(_evaluate, "measure_run", None)
+        assert main(["evaluate", str(case_runs[1].folder), "--lengths", "4", "0"]) == 1
+        assert "--lengths must be 1 or more, got 0" in capsys.readouterr().err
+
+    def test_the_evaluation_is_kept_where_a_long_length_is_interrupted(self, case_runs, capsys, monkeypatch):
+        def interrupt(*_, **__):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(_evaluate, "measure_lengths", interrupt)
+        kept = case_runs[1].folder / "evaluation.json"
+        kept.unlink(missing_ok=True)
+        assert main(["evaluate", str(case_runs[1].folder), "--accelerator", "cpu", "--lengths", "4"]) == 130
+        assert "free running" in capsys.readouterr().out
+        assert kept.exists()
 
     def test_what_is_no_run_is_a_message(self, tmp_path, capsys):
         assert main(["evaluate", str(tmp_path)]) == 1

@@ -1,5 +1,7 @@
 """Gaussian layers as convolutions: the certified error holds in the interior, and cheaper forms are chosen."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -158,3 +160,23 @@ class TestRefused:
     def test_tolerance_must_be_a_share(self):
         with pytest.raises(ValueError, match="tolerance must be a number between 0 and 1"):
             attention_to_conv(GaussianAttention(8, 4), tolerance=2)
+
+
+@pytest.mark.parametrize("sharpness", [9.0, 0.7])  # taps, and chains of blurs
+def test_no_bound_is_given_for_weights_that_were_trained_on(sharpness):
+    layer = GaussianAttention(8, 4, axes=1, sharpness=sharpness)
+    conv, x = attention_to_conv(layer, tolerance=0.1), torch.randn(1, 60, 8)
+    bound = conv.error_bound(x)
+    again = attention_to_conv(layer, tolerance=0.1)
+    again.load_state_dict(conv.state_dict())
+    assert copy.deepcopy(again).error_bound(x) == bound
+    assert conv.double().error_bound(x.double()) > 0  # the same numbers
+    for parameter in again.parameters():
+        changed = attention_to_conv(layer, tolerance=0.1)
+        state = {
+            name: value + 0.1 if value.data_ptr() == parameter.data_ptr() else value
+            for name, value in again.state_dict().items()
+        }
+        changed.load_state_dict(state)
+        with pytest.raises(ValueError, match="error_bound does not apply to other weights than the conversion made"):
+            changed.error_bound(x)

@@ -258,3 +258,19 @@ def test_a_bias_may_begin_the_sum():
             error = (attention(x).double() - conv(x).double()).abs().max().item()
             worst = max(worst, error / attention.error_bound(x))
     assert 0.1 <= worst <= 1
+
+
+def test_a_bound_is_infinite_where_autocast_overflows():
+    conv, layer = nn.Conv1d(1, 1, 2, bias=False), GaussianAttention(2, 2, axes=1, sharpness=9.0, bias=False)
+    x = torch.full((1, 1, 9), 1e6)
+    with torch.no_grad():
+        conv.weight.fill_(1e-6)
+        for parameter in (layer.value.weight, layer.output.weight):
+            parameter.fill_(1e-4)
+    converted, smaller = conv_to_attention(conv), attention_to_conv(layer)
+    assert max(converted.error_bound(x), smaller.error_bound(x.expand(-1, 2, -1).mT)) < 1e-2
+    with torch.autocast("cpu", torch.float16), torch.no_grad():
+        assert not (converted(x) - conv(x)).isfinite().all()  # float16 has no number for 10⁶
+        assert converted.error_bound(x) == smaller.error_bound(x.expand(-1, 2, -1).mT) == math.inf
+        conv.weight.fill_(1e6)
+        assert conv_to_attention(conv).error_bound(x / 1e12) == math.inf

@@ -285,3 +285,12 @@ class TestTaps:
     def test_an_unknown_plan_is_refused(self):
         with pytest.raises(ValueError, match="plan must be one of 'auto', 'attention', 'taps'"):
             conv_to_attention(nn.Conv1d(2, 3, 3), plan="fast")
+
+
+def test_a_complex_convolution_and_a_plan_that_is_none_are_refused():
+    with pytest.raises(TypeError, match=r"its weight is a complex64 tensor .*, but attention averages real numbers"):
+        conv_to_attention(nn.Conv2d(2, 3, 3, dtype=torch.complex64))
+    layer = conv_to_attention(nn.Conv2d(2, 3, 3))
+    layer.plan = "tap"
+    with pytest.raises(ValueError, match="plan must be one of 'auto', 'attention', 'taps', got 'tap'"):
+        layer(torch.randn(1, 2, 5, 5))

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
+import regard
 from regard import data
 from regard.convert import ConvolutionalAttention, GaussianConvolution, convert_network
 from regard.layers import GaussianAttention, MultiHeadAttention
@@ -217,3 +218,66 @@ def test_bad_input_is_refused():
         convert_network("resnet")
     with pytest.raises(ValueError, match="tolerance must be"):
         convert_network(nn.Conv1d(1, 1, 1), tolerance=-1)
+
+
+class ChannelsFirst(nn.Module):
+    """Heads in the place of a convolution, called like one."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = GaussianAttention(6, 4, head_dim=2, init="grid", sharpness=9.0)
+
+    def forward(self, x):
+        return self.heads(x)
+
+
+def test_heads_that_are_called_with_channels_first_are_measured_so():
+    network, x = ChannelsFirst(), torch.randn(2, 6, 12, 14)
+    converted, report = convert_network(network, to="convolution", example=x)
+    (row,) = report.rows
+    error = (converted(x) - network(x)).abs()[..., 1:-1, 1:-1].max().item()
+    assert 0 < 0.5 * error <= row.error <= row.bound
+
+
+def test_a_network_is_converted_where_no_bound_applies():
+    network, x = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1)), torch.randn(1, 3, 8, 8)
+    heads = ChannelsFirst()
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        converted, report = convert_network(network, example=x)
+        _, other = convert_network(heads, to="convolution")
+    finally:
+        torch.set_float32_matmul_precision(before)
+    torch.testing.assert_close(converted(x), network(x))
+    for row in (*report.rows, *other.rows):
+        assert row.bound is None
+        assert row.error is not None
+        assert "no bound: error_bound does not apply where float32 products may be computed in less" in row.note
+    converted, report = convert_network(copy.deepcopy(network).to("meta"))
+    assert (report.rows[0].bound, report.rows[0].error) == (None, None)
+    assert converted(x.to("meta")).shape == network(x).shape
+
+
+def test_an_empty_example_and_wide_padding_convert():
+    network = nn.Sequential(nn.Conv1d(2, 3, 3, padding=30, padding_mode="reflect"))
+    _, report = convert_network(network)
+    assert report.rows[0].error <= report.rows[0].bound
+    _, report = convert_network(network, example=torch.randn(0, 2, 40))
+    assert (report.rows[0].after, report.rows[0].error) == ("attention, 3 heads", None)
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (regard.layers.PlacedAttention(4, 2), "attends by content"),
+        (regard.conv_to_attention(nn.Conv2d(2, 2, 3), trainable=True), "may have moved from the taps"),
+        (regard.layers.SeparableAttention(4, 2), "profiles are not Gaussian"),
+    ],
+    ids=["placed", "trainable", "separable"],
+)
+def test_attention_that_is_no_convolution_is_listed_with_the_reason(layer, reason):
+    network, report = convert_network(nn.Sequential(layer), to="convolution")
+    assert [row.after for row in report.rows] == ["kept"]
+    assert reason in report.rows[0].note
+    assert type(network[0]) is type(layer)

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import regard
@@ -79,3 +81,53 @@ def test_a_wrong_shape_is_quoted():
     layer = regard.conv_to_attention(nn.Conv2d(3, 4, 3), trainable=True)
     with pytest.raises(ValueError, match=r"\(2, 8, 8, 3\).*3 channels"):
         layer(torch.randn(2, 8, 8, 3))
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_its_bound_holds_wherever_its_heads_are(data):
+    axes, dtype = (
+        data.draw(st.integers(1, 3)),
+        data.draw(st.sampled_from([torch.float64, torch.float32, torch.bfloat16])),
+    )
+    stride, groups = data.draw(st.integers(1, 2)), data.draw(st.integers(1, 2))
+    border = data.draw(st.sampled_from(["zeros", "reflect", "replicate", "circular"]))
+    conv = [nn.Conv1d, nn.Conv2d, nn.Conv3d][axes - 1](
+        2 * groups, groups, 3, stride, 1, groups=groups, padding_mode=border, dtype=dtype
+    )
+    layer = regard.conv_to_attention(conv, trainable=True)
+    x = torch.randn(2, 2 * groups, *[5, 6, 4][:axes]).to(dtype)
+    if data.draw(st.booleans()):
+        x = x.sign()
+    lowered = torch.autocast("cpu", torch.bfloat16, enabled=data.draw(st.booleans()))
+    with torch.no_grad(), lowered:
+        layer.log_sharpness.fill_(data.draw(st.sampled_from([0.0, 1.0, 2.5, 5.0])))
+        layer.center.add_(data.draw(st.sampled_from([0.0, 0.01, 0.5, 7.0])) * torch.randn_like(layer.center))
+        out, wanted = layer(x), conv(x)
+        bound = layer.error_bound(x)
+        assert out.dtype is wanted.dtype
+        assert (out.double() - wanted.double()).abs().max().item() <= bound
+
+
+def test_its_bound_is_near_the_error_that_a_leak_can_make():
+    conv = nn.Conv2d(1, 1, 3, padding=1, bias=False).double()
+    with torch.no_grad():
+        conv.weight.zero_()[..., 1, 1] = 1.0
+    layer = regard.conv_to_attention(conv, trainable=True)
+    x = -torch.ones(1, 1, 7, 7).double()
+    x[..., 3, 3] = 1.0  # what is elsewhere has the other sign
+    error = (layer(x) - conv(x)).abs().max().item()
+    assert 0.7 * layer.error_bound(x) < error <= layer.error_bound(x)
+    layer.double().log_sharpness.data.fill_(5.0)
+    assert layer.error_bound(x) < 1e-14
+    with pytest.raises(ValueError, match="no values"):
+        layer.error_bound(x.to("meta"))
+
+
+def test_far_along_an_axis_a_center_keeps_its_digits():
+    layer = regard.conv_to_attention(nn.Conv1d(1, 1, 1, bias=False), trainable=True)
+    with torch.no_grad():
+        layer.center.fill_(0.3)
+        layer.log_sharpness.fill_(3.0)
+    far, near = layer.weights((2000,))[0, 0, 1900, 1895:1905], layer.weights((2000,))[0, 0, 10, 5:15]
+    torch.testing.assert_close(far, near, rtol=1e-6, atol=0)

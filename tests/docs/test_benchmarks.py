@@ -88,3 +88,19 @@ def test_where_every_seed_failed_that_is_said(benchmark, name, tmp_path):
     with pytest.raises(SystemExit, match=f"of {network} every seed failed"):
         benchmark(name, "--smoke", "--names", network, "--seeds", "1", "--folder", "taken")
     assert not (tmp_path / "taken/results").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ablation", ["--epochs", "0"]), ("rival", ["--seeds", "-1"]), ("reproduction", ["--epochs", "0"]),
+        ("own_network", ["--seeds", "0"]), ("gaussian", ["--rounds", "0"]), ("crossover", ["--threads", "none"]),
+        ("gaussian", ["--grids", "8", "0"]), ("attention", ["--device", "quantum"]),
+    ],
+)  # fmt: skip
+def test_an_option_that_would_be_ignored_or_fail_is_refused(benchmark, tmp_path, capsys, name, words):
+    with pytest.raises(SystemExit) as stopped:
+        benchmark(name, *words)
+    assert stopped.value.code == 2
+    assert f"argument {words[0]}: must be " in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -162,3 +162,14 @@ def test_a_bias_may_fill_the_range_beside_large_scores(sign):
     value, bias = torch.randn(1, 1, 3, 4), torch.full((1, 1, 1, 3), sign * most)
     found = both(query, key, value, bias=bias)
     torch.testing.assert_close(found, value.mean(-2, keepdim=True))
+
+
+def test_a_bias_that_is_learned_goes_through_vmap():
+    query, key, value = torch.randn(3, 4, 2, 3, 5, 4).unbind()  # four items of two batches
+    bias = torch.randn(3, 5, 5, requires_grad=True)
+    call = lambda query, key, value: attention(query, key, value, bias=bias.expand(2, -1, -1, -1))  # noqa: E731
+    found = torch.vmap(call)(query, key, value)
+    expected = torch.stack([call(*item) for item in zip(query, key, value, strict=True)])
+    torch.testing.assert_close(found, expected)
+    ours, theirs = (torch.autograd.grad(out.square().sum(), bias)[0] for out in (found, expected))
+    torch.testing.assert_close(ours, theirs)

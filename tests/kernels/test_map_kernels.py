@@ -14,10 +14,10 @@ from regard.maps import (
     AttentionRecord,
     Check,
     Computation,
-    _by_kernel,
-    _numbers_of_checks,
+    _check_buffers,
     _overview_pass,
     _quick_calls,
+    _triton_maps,
 )
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._band import Band
@@ -42,7 +42,7 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def unproven(monkeypatch):
-    monkeypatch.setattr(_by_kernel, "_proven", {})
+    monkeypatch.setattr(_triton_maps, "_proven", {})
 
 
 def record_of(options, dtype=torch.float32, shared=2, width=12):
@@ -61,7 +61,7 @@ def record_of(options, dtype=torch.float32, shared=2, width=12):
 @pytest.mark.parametrize("case", CASES)
 def test_weights(case):
     record, weights = record_of(CASES[case])
-    found = _by_kernel.weights_by_kernel(record, ALL, torch.float32)
+    found = _triton_maps.weights_by_kernel(record, ALL, torch.float32)
     torch.testing.assert_close(found, weights, atol=2e-6, rtol=1e-5)
     assert record.residual < 1e-5
     assert record.logsumexp_residual < 1e-5
@@ -73,7 +73,7 @@ def test_overview(case, cells):
     """By kernel as by tiles, of which tests/maps compares every number with the dense map."""
     record, _ = record_of(CASES[case], shared=1 if cells == 3 else 4, width=16)
     heads = ALL if cells == 3 else torch.tensor([2, 0])
-    found, sums, _ = _by_kernel.overview_by_kernel(record, heads, cells)
+    found, sums, _ = _triton_maps.overview_by_kernel(record, heads, cells)
     expected, expected_sums = _overview_pass._by_tiles(record, heads, cells)
     torch.testing.assert_close(sums, expected_sums)
     assert found.cell == expected.cell
@@ -88,7 +88,7 @@ class Packing:
 
     def __init__(self, options):
         self.record, _ = record_of(options, width=16)
-        self.given = _by_kernel.usable(self.record, ALL)
+        self.given = _triton_maps.usable(self.record, ALL)
         self.plan = _overview_launch.OverviewPlan(self.given, (5, 6), 4)
         self.sums = self.plan.add_up(self.given, 0)
 
@@ -162,7 +162,7 @@ def test_overview_of_whole_tiles(band, size, dtype, copied, monkeypatch):
     weights, total = scores(ALL, ALL)
     running = Computation(scores, output=query, value=key, logsumexp=total)
     record = AttentionRecord("x", "test", scores.shape, Check("kernel"), computation=running)
-    found = _by_kernel.overview_by_kernel(record, ALL, 2).overview
+    found = _triton_maps.overview_by_kernel(record, ALL, 2).overview
     height, width = found.cell
     cells = F.pad(weights, (0, -keys % width, 0, -queries % height)).view(1, 1, 2, height, 2, width)
     torch.testing.assert_close(found.mass, cells.sum((3, 5)), atol=1e-3, rtol=1e-3)
@@ -185,7 +185,7 @@ def test_overview_of_whole_tiles(band, size, dtype, copied, monkeypatch):
 def test_some_rows(case):
     """Rows that follow one another are computed alone, at their own places."""
     record, weights = record_of(CASES[case])
-    found = _by_kernel.weights_by_kernel(record, ALL, torch.float32, slice(7, 9))
+    found = _triton_maps.weights_by_kernel(record, ALL, torch.float32, slice(7, 9))
     torch.testing.assert_close(found, weights[:, :, 7:9], atol=2e-6, rtol=1e-5)
     assert record.residual < 1e-5
     assert record.logsumexp_residual < 1e-5
@@ -195,7 +195,7 @@ def test_some_rows(case):
 def test_half_precision():
     """bfloat16 is for a GPU: the interpreter has no such numbers."""
     record, weights = record_of(CASES["causal to the end"], torch.float16)
-    found = _by_kernel.weights_by_kernel(record, ALL, torch.float16)
+    found = _triton_maps.weights_by_kernel(record, ALL, torch.float16)
     assert found.dtype is torch.float16
     torch.testing.assert_close(found.float(), weights, atol=1e-2, rtol=1e-2)
     assert record.agrees
@@ -205,10 +205,10 @@ def test_what_the_kernels_cannot_do_is_left_to_torch():
     mask = torch.rand(13, 18) < 0.5
     for options in ({"keep": mask}, {"bias": torch.randn(13, 18)}, {"mask": lambda b, h, q, k: q >= k}):
         record, _ = record_of(options)
-        assert _by_kernel.usable(record, ALL) is None
+        assert _triton_maps.usable(record, ALL) is None
     record, _ = record_of({})
     record.computation.logsumexp = None
-    assert _by_kernel.usable(record, ALL) is None
+    assert _triton_maps.usable(record, ALL) is None
     assert not kernels.usable_for_maps(torch.zeros(1, 1, 2, 512))
 
 
@@ -260,7 +260,7 @@ def test_capture_uses_them_and_falls_back_with_the_reason(monkeypatch, name, opt
         return made
 
     for broken, reason in ((fails, "RuntimeError: no such card"), (wrong, "off by")):
-        monkeypatch.setattr(_by_kernel, "_proven", {})
+        monkeypatch.setattr(_triton_maps, "_proven", {})
         seen.clear()
         monkeypatch.setattr(kernels, name, broken)
         maps, weights = found()
@@ -275,7 +275,7 @@ def test_capture_uses_them_and_falls_back_with_the_reason(monkeypatch, name, opt
 def test_values_that_are_not_numbers_are_noticed():
     record, _ = record_of({})
     record.computation.output[0, 0, 3, 2] = math.nan
-    _by_kernel.weights_by_kernel(record, ALL, torch.float32)
+    _triton_maps.weights_by_kernel(record, ALL, torch.float32)
     assert record.residual == math.inf
 
 
@@ -306,9 +306,9 @@ def test_kernels_are_asked_for_their_logsumexp(name, monkeypatch):
 
 def test_more_heads_than_a_grid_has_are_left_to_torch(monkeypatch):
     record, _ = record_of({})
-    assert _by_kernel.usable(record, ALL) is not None
+    assert _triton_maps.usable(record, ALL) is not None
     monkeypatch.setattr(kernels, "MOST_HEADS", 7)
-    assert _by_kernel.usable(record, ALL) is None
+    assert _triton_maps.usable(record, ALL) is None
 
 
 class Layers(nn.Module):
@@ -358,11 +358,11 @@ def started_at_once(monkeypatch):
 
     def room(self, *args):
         found = fresh(self, *args)
-        known[found.address] = found.page.tensor[found.number]
+        known[found.address] = found.buffer.tensor[found.number]
         return found
 
-    fresh = _numbers_of_checks.NumbersOfChecks.room
-    monkeypatch.setattr(_numbers_of_checks.NumbersOfChecks, "room", room)
+    fresh = _check_buffers.CheckBuffers.room
+    monkeypatch.setattr(_check_buffers.CheckBuffers, "room", room)
     monkeypatch.setattr(_map_launch, "_compiled", AsCompiled())
     monkeypatch.setattr(_map_launch.WeightsPlan, "start_at_once", start)
     monkeypatch.setattr(_quick_calls, "_plans", {})

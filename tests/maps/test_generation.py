@@ -255,3 +255,17 @@ def test_distances_of_an_overview_are_those_of_the_positions(text_model, kind):
         torch.testing.assert_close(short.overview.per_query.distance, (call.weights * away).sum(-1))
     with pytest.raises(ValueError, match="without overview="):
         maps.generation()
+
+
+def test_a_wrong_call_is_not_excused_by_the_rounding_of_another_one(text_model):
+    model = text_model()
+    with torch.no_grad(), regard.capture(model) as maps:
+        model.generate(torch.tensor([[1, 2, 3]]), **LENGTH)
+    assert all(found.agrees for found in maps.generation().values())
+    first, second = maps[0].calls[:2]
+    first.check.allowed = torch.tensor(100.0)
+    second.check.add(torch.tensor(1.0), None)
+    assert not second.agrees
+    joined = maps.generation()[0]
+    assert not joined.agrees
+    assert joined.residual == 1.0

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 
 import regard
+from regard.maps import _outputs
 
 
 def hand(q, k, v):
@@ -363,3 +364,54 @@ def test_the_budget_holds_for_parts_that_are_joined():
     with torch.no_grad(), regard.capture(layer, budget=4 * 2 * 3 * 5 * 5) as maps:
         layer(x)
     assert list(maps) == ["Layer"]
+
+
+INDICES = {
+    "a new axis": lambda y: y[:, None],
+    "a new last axis": lambda y: y[..., None],
+    "a new first axis": lambda y: y[None],
+    "one of the first axis": lambda y: y[0],
+    "none of the second": lambda y: y[:, 0:0],
+    "a list": lambda y: y[:, [0]],
+    "a tensor": lambda y: y[torch.tensor([1, 0])],
+    "a mask": lambda y: y[torch.tensor([True, False])],
+    "chunks by name": lambda y: torch.chunk(input=y, chunks=2, dim=1)[0],
+    "unequal parts": lambda y: y.tensor_split((1,), dim=-1)[0],
+}
+
+
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+@pytest.mark.parametrize("shape", [(2, 6, 8), (2, 2, 6, 8)], ids=["3 axes", "4 axes"])
+def test_a_model_may_index_a_combination_of_outputs_in_any_way(index, shape):
+    class Differential(nn.Module):
+        def forward(self, x):
+            first = F.scaled_dot_product_attention(x, x, x)
+            return index(first - 0.3 * F.scaled_dot_product_attention(x, x.flip(-2), x))
+
+    model, x = Differential(), torch.randn(shape)
+    expected = model(x)
+    with torch.no_grad(), regard.capture(model) as maps:
+        found = model(x)
+    assert torch.equal(found, expected)
+    [captured] = maps.values()
+    assert captured.agrees
+    assert not maps.missed
+
+
+def test_a_model_does_not_fail_where_its_outputs_cannot_be_followed(monkeypatch):
+    def fails(*_):
+        raise IndexError("out of range")
+
+    class Differential(nn.Module):
+        def forward(self, x):
+            first, second = F.scaled_dot_product_attention(x, x, x).chunk(2, 1)
+            return first - 0.3 * second
+
+    model, x = Differential(), torch.randn(1, 4, 6, 8)
+    monkeypatch.setattr(_outputs, "some_heads", fails)
+    with torch.no_grad(), regard.capture(model) as maps:
+        found = model(x)
+    assert torch.equal(found, model(x))
+    [note] = maps.notes
+    assert "could not be followed" in note
+    assert "out of range" in note

@@ -13,8 +13,8 @@ from regard.maps import AttentionRecord, Check, Computation, _cpu_products, _til
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._band import Band
 from regard.maps._cpu_products import products
-from regard.maps._hiding import hide
 from regard.maps._map_memory import zeros
+from regard.maps._masking import hide
 from regard.maps._threads import each_in_a_thread
 
 CPU = torch.device("cpu")

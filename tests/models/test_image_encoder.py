@@ -104,6 +104,10 @@ def test_only_content_attention_adds_absolute_positions():
         ({"attention": {"full_width": True, "head_dim": 4}}, "head_dim is 4, but with full_width"),
         ({"attention": {"head_dim": "wide"}}, "head_dim must be a whole number"),
         ({"attention": {"kind": "gated", "head_dim": 4}}, "'gated' splits dim between its heads"),
+        *[
+            ({"attention": {"kind": kind, "init": "grid"}}, f"init is 'grid', which is for Gaussian heads .* {kind!r}")
+            for kind in ("content", "relative", "relative-content", "depthwise")
+        ],
         ({"attention": 3}, "attention must be a kind such as 'gaussian' or AttentionSettings, got 3"),
         ({"image_size": 9}, r"image's height \(image_size\) is 9, but must be a multiple of 2"),
         ({"image_size": "8"}, "image_size must be a number or"),

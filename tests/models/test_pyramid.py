@@ -105,3 +105,5 @@ def test_what_does_not_fit_is_refused():
         AttentionPyramid(16, 5, widths=())
     with pytest.raises(ValueError, match="stride must be 1 or 2"):
         AttentionPyramid(16, 5, stride=3)
+    with pytest.raises(ValueError, match=r"heads is 4 .*, but with mixing 'convolution' a 3×3 kernel"):
+        AttentionPyramid(16, 5, heads=4, mixing="convolution")

@@ -4,13 +4,14 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import cast
 
 import torch
+from torch import nn
 
-from regard.convert import convert_network, save_converted
+from regard.convert import convert_network, load_converted, save_converted
 from regard.models import Pretrained
-from regard.support.checks import UnusableInputError
+from regard.support.checks import UnusableInputError, check_positive
+from regard.support.files import check_writable
 
 
 def run(arguments: list[str]) -> int:
@@ -18,7 +19,9 @@ def run(arguments: list[str]) -> int:
         prog="regard convert",
         description="Convert a network in closed form. Print each layer's conversion, error bound, measured error and cost.",
     )
-    parser.add_argument("checkpoint", type=Path, help="a folder written by save_pretrained or by training")
+    parser.add_argument(
+        "checkpoint", type=Path, help="a folder written by save_pretrained, by training, or by an earlier conversion"
+    )
     parser.add_argument("--to", choices=("attention", "convolution"), default="attention")
     parser.add_argument(
         "--tolerance", type=float, help="largest leak of a layer (default 1e-9 to attention, 1e-3 to convolution)"
@@ -35,8 +38,14 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_argument("--json", type=Path, help="write the report here as JSON")
     options = parser.parse_args(arguments)
+    for size in options.input or ():
+        check_positive("--input", size)
+    if options.json:
+        check_writable("--json", options.json)
     try:
         model = load(options.checkpoint)
+        if options.output:
+            check_output(options.checkpoint, model, options.output)
         example = None if options.input is None else torch.randn(1, *options.input)
         converted, report = convert_network(model, options.to, tolerance=options.tolerance, example=example)
     except UnusableInputError:
@@ -51,20 +60,46 @@ def run(arguments: list[str]) -> int:
         apart = ((after - before).abs().max() / before.abs().max()).item()
         print(f"the output of the whole network differs by {apart:.1e}, relative to its largest value")
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    if options.output:
+    if options.output and isinstance(model, Pretrained):
         save_converted(model, converted, report, options.output)
         print(f"saved to {options.output}; load it with regard.convert.load_converted({str(options.output)!r})")
     return 0
 
 
-def load(folder: Path) -> Pretrained:
-    """The model in a folder of save_pretrained, or the trained network of a run."""
+def load(folder: Path) -> nn.Module:
+    """The model in a folder of save_pretrained or of a conversion, or the trained network of a run."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder; pass a folder written by save_pretrained or by training")
-    if (folder / "config.json").is_file():
+    if is_converted(folder):
+        return load_converted(folder)
+    if (folder / "config.json").is_file() and not is_run(folder):
         return Pretrained.from_pretrained(folder)
     from regard.training import load_run
 
-    return cast(Pretrained, load_run(folder).network()).eval()
+    return load_run(folder).network().eval()
+
+
+def is_converted(folder: Path) -> bool:
+    return (folder / "conversion.json").is_file() and not is_run(folder)
+
+
+def is_run(folder: Path) -> bool:
+    return (folder / "recipe.json").is_file()
+
+
+def check_output(source: Path, model: nn.Module, output: Path) -> None:
+    """Refuse to save where it would take the place of something, or what no folder could bring back."""
+    if is_run(output):
+        raise ValueError(
+            f"--output {output} is the folder of a run, which would then hold two networks: choose another"
+        )
+    if is_converted(source):
+        raise ValueError(
+            f"--output saves what a first conversion gives, but {source} holds a converted network already"
+        )
+    if not isinstance(model, Pretrained):
+        raise ValueError(
+            f"--output needs a network that can be saved without its code, a subclass of regard.models.Pretrained, but "
+            f"that of {source} is a {type(model).__name__}; without --output the report is printed"
+        )

@@ -2,10 +2,12 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
-from regard.training import Run, load_run, measure_run, save_evaluation
+from regard.support.checks import check_positive
+from regard.training import Run, load_run, measure_lengths, measure_run, save_evaluation
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -30,26 +32,42 @@ def run(arguments: Sequence[str]) -> int:
     task = folder.recipe.task
     if chosen.lengths and task.trained_lengths is None:
         raise ValueError(f"--lengths is for runs of case conversion, but this is a run of {folder.recipe.name!r}")
+    for length in chosen.lengths or ():
+        check_positive("--lengths", length)
     which = int(chosen.which) if chosen.which.isdigit() else chosen.which
     found = measure_run(folder, which=which, accelerator=chosen.accelerator)
-    by_length = task.by_length(folder.network(which), chosen.lengths) if chosen.lengths else {}
-    if chosen.json:
-        print(json.dumps({**found, "lengths": by_length} if by_length else found, indent=1))
-    else:
-        _show(folder, found, by_length)
-    try:  # after printing, so that no measurement is lost to a folder that cannot be written
-        save_evaluation(folder, found)
-    except OSError as error:
-        raise OSError(f"the evaluation could not be saved in the run's folder: {error}") from error
+    by_length: dict[int, dict[str, float]] = {}
+    if not chosen.json:
+        _show(folder, found)
+    try:
+        for length in chosen.lengths or ():  # each is printed as it is measured: a long one may be interrupted
+            measured = measure_lengths(folder, [length], which=which, accelerator=chosen.accelerator, tell=_tell)
+            by_length |= measured
+            if not chosen.json:
+                _show_lengths(folder, measured)
+        if chosen.json:
+            print(json.dumps({**found, "lengths": by_length} if by_length else found, indent=1))
+    finally:  # after printing, so that no measurement is lost to a folder that cannot be written
+        try:
+            save_evaluation(folder, found)
+        except OSError as error:
+            raise OSError(f"the evaluation could not be saved in the run's folder: {error}") from error
     return 0
 
 
-def _show(folder: Run, found: dict[str, Any], by_length: dict[int, dict[str, float]]) -> None:
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _show(folder: Run, found: dict[str, Any]) -> None:
     task = folder.recipe.task
     print(f"{folder.recipe.name} in {folder.folder}, checkpoint {found['which']} (step {found['step']})")
     for name, words in task.metric_names.items():
         count = f" ({found['targets']:,} {task.target_name})" if name == "accuracy" else ""
-        print(f"  {found[name]:8.2%}  {words}{count}")
+        print(f"  {found[name]:8.2%}  {words}{count}", flush=True)
+
+
+def _show_lengths(folder: Run, by_length: dict[int, dict[str, float]]) -> None:
     for length, metrics in by_length.items():
         for name, value in metrics.items():
-            print(f"  {value:8.2%}  {task.metric_names[name]}, in sentences of {length}")
+            print(f"  {value:8.2%}  {folder.recipe.task.metric_names[name]}, in sentences of {length}", flush=True)

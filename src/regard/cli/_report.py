@@ -1,6 +1,7 @@
 """Write one HTML file that shows what a run's network attends to; --image shows it on an image of your own."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from regard import figures
 from regard.cli._page import claim_section, needed_heads, run_sections
 from regard.data import MOST_BYTES, ImageRefusedError, decode_image
+from regard.support.files import check_writable
 from regard.support.reading import read_limited
 from regard.training import load_run, sweep_lengths, write_sweep
 from regard.views import attention_view, page, run_views, story
@@ -50,6 +52,8 @@ def run(arguments: Sequence[str]) -> int:
         raise ValueError("--image and --lengths are two reports: choose one")
     if chosen.query is not None and chosen.image is None:
         raise ValueError("--query is a token of an image: pass the image with --image")
+    if chosen.output is not None:
+        check_writable("--output", chosen.output)
     if chosen.lengths:
         written = lengths_report(chosen.runs, chosen.lengths, chosen.output)
     elif len(chosen.runs) > 1:
@@ -118,7 +122,7 @@ def lengths_report(folders: Sequence[str], lengths: Sequence[int], output: Path 
     """Accuracy against the length of sentences, for one or several runs of case conversion."""
     output = output or Path(folders[0]) / "lengths.png"
     _check_ending(output, (".png", ".svg", ".json"))
-    found = sweep_lengths(folders, lengths)
+    found = sweep_lengths(folders, lengths, tell=lambda line: print(line, file=sys.stderr, flush=True))
     if output.suffix == ".json":
         write_sweep(found, output)
     else:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from regard import recipes
 from regard.cli._option_names import named_as_typed, unboxed_errors
 from regard.support.checks import check_positive
+from regard.support.files import check_writable
 from regard.training import (
     Recipe,
     SeedRuns,
@@ -154,6 +155,8 @@ def _train_one(recipe: Recipe, options: TrainOptions) -> int:
 
 def _train_many(recipe: Recipe, options: TrainOptions, name: str) -> int:
     check_positive("seeds", options.seeds)
+    if options.result is not None:
+        check_writable("--result", options.result)
     seeds = range(recipe.seed, recipe.seed + options.seeds)
     folder = options.folder or Path("runs") / (recipe.name if options.seeds == 1 else f"{recipe.name}-seeds")
     settings = options.for_train()

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from regard.support.files import check_writable
+
 if TYPE_CHECKING:
     from regard.claims import Claim, Row
 
@@ -19,9 +21,14 @@ def run(arguments: Sequence[str]) -> int:
 
     try:
         names = _names(chosen)
+        if chosen.picture is not None and chosen.json:
+            raise ValueError("--json prints no figure: leave --picture out")
     except ValueError as error:
         print(f"regard verify: {error}", file=sys.stderr)
         return 2
+    for option in ("html", "misconceptions", "picture"):  # before the claims are checked, which takes minutes
+        if getattr(chosen, option) is not None:
+            check_writable(f"--{option}", getattr(chosen, option))
     found = verify(names, slow=chosen.slow, smoke=chosen.smoke, report=_report)
     _clear()
     if chosen.json:

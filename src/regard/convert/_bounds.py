@@ -125,6 +125,10 @@ class Arithmetic(NamedTuple):
         steps = self.matter(row) * self.carried
         return self.weights(row) + math.log1p(steps) + (self.cast if self.carried != self.stored else 0.0)
 
+    def holds(self, *tensors: Tensor) -> bool:
+        """Whether all these numbers are finite, also after autocast has rounded them: no bound applies to others."""
+        return all(bool(tensor.detach().to(self.dtype).isfinite().all()) for tensor in tensors)
+
     def bound(self, logs: float, size: float) -> float:
         """The absolute error of a chain of such steps whose absolute terms add up to ``size``."""
         if not size:
@@ -149,7 +153,7 @@ def arithmetic(x: Tensor) -> Arithmetic:
             f"error_bound does not apply on {x.device}: how its matrix units round is not specified. Call it on the CPU "
             f"(layer.cpu() and x.cpu()); leak holds on every device"
         )
-    dtype = torch.get_autocast_dtype("cpu") if under_autocast(x) and x.dtype != torch.float64 else x.dtype
+    dtype = torch.get_autocast_dtype("cpu") if under_autocast(x) else x.dtype
     if dtype == torch.float32 and _may_be_lowered():
         raise ValueError(
             "error_bound does not apply where float32 products may be computed in less: call "

@@ -100,6 +100,8 @@ def why_not(conv: object) -> str | None:
         return f"{type(conv).__name__} has no weights before its first call; call it once, then convert"
     if not isinstance(conv, Convolution):
         return f"it is {describe(conv) if not isinstance(conv, nn.Module) else 'a ' + type(conv).__name__}; {fits}"
+    if not conv.weight.is_floating_point():
+        return f"its weight is {describe(conv.weight)}, but attention averages real numbers"
     base = CONVOLUTIONS[conv.weight.ndim - 2]
     if hasattr(conv, "parametrizations"):
         return "its weight or bias is parametrized; remove the parametrization first"
@@ -240,6 +242,7 @@ class ConvolutionalAttention(nn.Module):
 
     def chosen_plan(self, x: Tensor) -> TapsPlan:
         """``"taps"`` or ``"attention"``, for this input."""
+        check_choice("plan", self.plan, get_args(TapsPlan))
         if self.plan != "auto":
             return self.plan
         dtype = torch.get_autocast_dtype(x.device.type) if under_autocast(x) else x.dtype
@@ -268,14 +271,16 @@ class ConvolutionalAttention(nn.Module):
         A head's weights are ``leak`` from the shift in L1, which gives an error of at most leak · Σ|w| · max|x|, with the
         absolute weights of one output channel. To this the bound adds the rounding of both layers: of sums, relative
         to the convolution of |x| with the absolute weights; of stored values, relative to themselves. It holds for calls on
-        the CPU under the autocast that is active during this call; elsewhere it raises ``ValueError``. It is infinite if an
-        intermediate sum may overflow.
+        the CPU under the autocast that is active during this call; elsewhere it raises ``ValueError``. It is infinite if a
+        number or an intermediate sum may overflow.
         """
         dims = self.weight.ndim - 2
         check_values("x", x, self.in_channels, -dims - 1, (dims + 1, dims + 2))
         rules = arithmetic(x)
         if not x.numel():
             return 0.0
+        if not rules.holds(x, *self.parameters()):
+            return math.inf
         largest = x.abs().max().double().item()
         norm = self.weight.double().abs().flatten(1).sum(1).max().item()
         leaked = self.leak * norm * largest

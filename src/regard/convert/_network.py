@@ -14,11 +14,23 @@ from regard.convert._calls import why_changed
 from regard.convert._from_conv import Convolution, ConvolutionalAttention, why_not
 from regard.convert._report import ConversionReport, LayerReport
 from regard.convert._to_conv import attention_to_conv, why_not_gaussian
-from regard.layers import GatedPositionalAttention, GaussianAttention, MultiHeadAttention, RelativeAttention
-from regard.support.checks import check_choice, describe, taking
+from regard.convert._trainable import TrainableConvolutionalAttention
+from regard.layers import (
+    GatedPositionalAttention,
+    GaussianAttention,
+    MultiHeadAttention,
+    PlacedAttention,
+    RelativeAttention,
+    SeparableAttention,
+    flat_tokens,
+)
+from regard.support.checks import check_choice, describe, is_functional, taking
 
 Target = Literal["attention", "convolution"]
-ATTENTION = (GaussianAttention, GatedPositionalAttention, RelativeAttention, MultiHeadAttention, nn.MultiheadAttention)
+ATTENTION = (
+    GaussianAttention, GatedPositionalAttention, RelativeAttention, PlacedAttention, SeparableAttention, MultiHeadAttention,
+    nn.MultiheadAttention, TrainableConvolutionalAttention,
+)  # fmt: skip
 CONVOLUTION = (nn.modules.conv._ConvNd,)
 
 
@@ -37,7 +49,8 @@ def convert_network(
     again, bit for bit, and each :class:`regard.GaussianAttention` becomes convolutions (:func:`attention_to_conv`) where
     possible. Layers that cannot be converted are kept, with the reason in the report; so are layers with hooks, a
     ``forward`` of their own or weights that are computed from others. A measured error above its certified bound gives a
-    ``RuntimeWarning``.
+    ``RuntimeWarning``. Where rounding is not specified (on a GPU, with TF32), the report has no bounds and says so; without
+    values (``meta``) it has no errors either.
 
     Args:
         model: it is not changed; the new network has copies of its weights.
@@ -143,16 +156,15 @@ def _to_attention(
     conv = cast(Convolution, module)
     attention = ConvolutionalAttention(conv, tolerance)
     if seen is None:
-        sizes = [max(16, d * (k - 1) + 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
-        x = _random((1, conv.in_channels, *sizes), conv.weight)
+        x = _random((1, conv.in_channels, *_fitting_sizes(attention)), conv.weight)
     else:
         x = seen[0]
     error = _difference(attention(x), conv(x))
     grid = x.shape[-attention.axes :]
     cost = conv.weight.numel() * math.prod(attention.output_size(grid))
     after = f"attention, {attention.heads} head{'s' * (attention.heads > 1)}"
-    bound = attention.error_bound(x)
-    return attention, LayerReport(name, before, after, bound, error, cost, attention.multiply_adds(grid))
+    bound, note = _bound(attention, x)
+    return attention, LayerReport(name, before, after, bound, error, cost, attention.multiply_adds(grid), note)
 
 
 @torch.no_grad()
@@ -165,14 +177,14 @@ def _to_convolution(
         if reason:
             return module, LayerReport(name, before, "kept", note=reason)
         conv = module.to_conv()
-        sizes = [max(16, d * (k - 1) + 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
-        x = _random((1, module.in_channels, *sizes), module.weight) if seen is None else seen[0]
+        shape = (1, module.in_channels, *_fitting_sizes(module))
+        x = _random(shape, module.weight) if seen is None else seen[0]
         grid = x.shape[-module.axes :]
         cost = module.weight.numel() * math.prod(module.output_size(grid))
-        bound = module.error_bound(x)
+        bound, note = _bound(module, x)
         row = LayerReport(
             name, before, _describe(conv), bound, _difference(module(x), conv(x)), module.multiply_adds(grid), cost,
-            "the convolution it came from",
+            _joined("the convolution it came from", note),
         )  # fmt: skip
         return conv, row
     reason = why_not_gaussian(module)
@@ -185,24 +197,25 @@ def _gaussian_to_convolution(
     name: str, layer: GaussianAttention, tolerance: float, seen: tuple[Any, ...] | None
 ) -> tuple[nn.Module, LayerReport]:
     x, grid = seen if seen is not None else (_random((1, *[16] * layer.axes, layer.dim), layer.output.weight), None)
-    sizes = tuple(x.shape[1:-1]) if grid is None else tuple(grid)
+    tokens, sizes = flat_tokens(x, grid, layer.axes, layer.dim)
+    x = tokens.unflatten(1, sizes)  # the layer may have been called with channels first, or with flat tokens
     try:
         conv = attention_to_conv(layer, tolerance=tolerance, grid=None if seen is None else sizes)
     except ValueError as refused:
         return layer, LayerReport(name, _describe(layer), "kept", note=str(refused))
     # Dropout is no part of the map.
-    theirs = cast(Tensor, copy.copy(layer).eval()(x, grid)).reshape(x.shape[0], *sizes, -1)
-    ours = cast(Tensor, conv(x, grid)).reshape(x.shape[0], *sizes, -1)
+    theirs, ours = cast(Tensor, copy.copy(layer).eval()(x, sizes)), cast(Tensor, conv(x, sizes))
     inside = (slice(None), *conv.interior(sizes))
-    error = _difference(ours[inside], theirs[inside]) if ours[inside].numel() else None
-    tokens = math.prod(sizes)
-    passes = layer.heads * layer.head_dim * tokens * sum(sizes)
+    error, everywhere = _difference(ours[inside], theirs[inside]), _difference(ours, theirs)
+    bound, note = _bound(conv, x)
+    count = math.prod(sizes)
+    passes = layer.heads * layer.head_dim * count * sum(sizes)
     linear = (0 if layer.value is None else layer.value.weight.numel()) + layer.output.weight.numel()
     window = "×".join(str(high - low + 1) for low, high in conv.reach)
     after = f"convolution {window}: {len(conv.dense_heads)} heads as taps, {len(conv.chain_heads)} as chains"
     row = LayerReport(
-        name, _describe(layer), after, conv.error_bound(x), error, passes + linear * tokens, conv.multiply_adds(sizes),
-        f"with the border {_difference(ours, theirs):.1e}",
+        name, _describe(layer), after, bound, error, passes + linear * count, conv.multiply_adds(sizes),
+        _joined("" if everywhere is None else f"with the border {everywhere:.1e}", note),
     )  # fmt: skip
     return conv, row
 
@@ -212,8 +225,27 @@ def _random(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return torch.randn(shape, generator=generator).to(like)
 
 
-def _difference(a: Tensor, b: Tensor) -> float:
-    return (a.detach() - b.detach()).abs().max().item()
+def _fitting_sizes(layer: ConvolutionalAttention) -> list[int]:
+    """Of an input that the convolution takes: as large as its kernel, and larger than its padding, which may be reflected."""
+    sides = zip(layer.dilation, layer.kernel_size, layer.pads, strict=True)
+    return [max(16, d * (k - 1) + 1, 1 + max(pads)) for d, k, pads in sides]
+
+
+def _bound(layer: Any, x: Tensor) -> tuple[float | None, str]:
+    """The certified bound; None, and why, where there is none."""
+    try:
+        return layer.error_bound(x), ""
+    except ValueError as refused:
+        return None, f"no bound: {str(refused).partition(':')[0]}"
+
+
+def _joined(*notes: str) -> str:
+    return "; ".join(filter(None, notes))
+
+
+def _difference(a: Tensor, b: Tensor) -> float | None:
+    """None where there is nothing to compare."""
+    return None if is_functional(a) or not a.numel() else (a.detach() - b.detach()).abs().max().item()
 
 
 def _describe(module: nn.Module) -> str:

@@ -51,13 +51,14 @@ def shift_error(rules: Arithmetic, alpha: float, axes: int, largest: float) -> f
     return total
 
 
-def convolution_error(rules: Arithmetic, conv: nn.Module, x: Tensor, apart: float) -> float:
+def convolution_error(rules: Arithmetic, conv: nn.Module, x: Tensor, apart: float | Tensor) -> float:
     """How far a convolution and the attention that computes it are from each other, where no head is further than
     ``apart`` from its shift.
 
     Args:
         conv: the convolution in float64, with the weights that are multiplied.
         x: the numbers that it is called with, in float64.
+        apart: one number, or one for each tap, in the kernel's shape.
     """
     weight, bias = conv.weight, conv.bias
     assert isinstance(weight, Tensor)
@@ -65,7 +66,7 @@ def convolution_error(rules: Arithmetic, conv: nn.Module, x: Tensor, apart: floa
     spread = (1, -1, *[1] * (weight.ndim - 2))
     added = torch.zeros(1) if bias is None else bias.detach().abs()  # type: ignore[operator, union-attr]
     added = added.double().reshape(spread)
-    passed = apart * weight.abs().flatten(1).sum(1).reshape(spread)
+    passed = (apart * weight.abs()).flatten(1).sum(1).reshape(spread)
     conv._parameters["bias"] = None
     batch = x if x.ndim == weight.ndim else x.unsqueeze(0)
     exact = conv(batch).abs()

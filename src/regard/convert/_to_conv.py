@@ -22,12 +22,15 @@ from regard.convert._kernels import (
     repeat_edge,
 )
 from regard.convert._running_bounds import follows
+from regard.convert._trainable import TrainableConvolutionalAttention
 from regard.functional import axis_matrix, gaussian_weights
 from regard.layers import (
     GatedPositionalAttention,
     GaussianAttention,
     MultiHeadAttention,
+    PlacedAttention,
     RelativeAttention,
+    SeparableAttention,
     flat_tokens,
     like_input,
 )
@@ -81,7 +84,15 @@ def why_not_gaussian(layer: object) -> str | None:
     name = type(layer).__name__
     if isinstance(layer, RelativeAttention) and not layer.content:
         return f"{name}'s learned weights need not fade with distance, so no window holds them and there is no interior"
-    content = MultiHeadAttention | GatedPositionalAttention | RelativeAttention | nn.MultiheadAttention
+    if isinstance(layer, SeparableAttention):
+        return f"{name}'s profiles are not Gaussian; a GaussianAttention would fit"
+    if isinstance(layer, TrainableConvolutionalAttention):
+        return (
+            f"the heads of {name} may have moved from the taps that they had; its weight and bias are the convolution's"
+        )
+    content = (
+        MultiHeadAttention | GatedPositionalAttention | RelativeAttention | PlacedAttention | nn.MultiheadAttention
+    )
     if isinstance(layer, content):
         return f"{name} attends by content, so its map changes with the input; a convolution's does not"
     if hasattr(layer, "to_conv"):
@@ -93,7 +104,7 @@ class GaussianConvolution(nn.Module):
     """What :func:`attention_to_conv` returns; called like the layer.
 
     ``dense_heads`` are taps of ``kernel``; ``chain_heads`` run as 1×1 → blur along each axis → 1×1. Weights are
-    parameters, so the result can be trained on.
+    parameters, so the result can be trained on; ``leak`` and ``error_bound`` are of what was made.
     """
 
     kernel: nn.Parameter | None
@@ -131,6 +142,7 @@ class GaussianConvolution(nn.Module):
         bias = torch.einsum("hoj,hj->o", outputs.double(), value_bias.double())
         bias = bias if layer.output.bias is None else bias + layer.output.bias.detach().double()
         self.bias = nn.Parameter(bias.to(like))
+        self._made = [parameter.detach().clone() for parameter in self.parameters()]  # what the bound is about
         self.train(layer.training)
 
     def _cheapest(self, full_width: bool) -> tuple[list[int], list[int]]:
@@ -203,11 +215,17 @@ class GaussianConvolution(nn.Module):
 
         Each head's leak times its weights' largest absolute row sum times max|x|, plus the rounding of both layers: the
         smaller of a bound by max|x| alone and a bound that follows the values of this input. It holds for calls on the CPU
-        under the autocast that is active during this call; elsewhere it raises ``ValueError``. It is infinite if an
-        intermediate sum may overflow.
+        under the autocast that is active during this call; elsewhere it raises ``ValueError``, and also if the weights have
+        changed since the conversion. It is infinite if a number or an intermediate sum may overflow.
         """
         check_width("x", x, self.dim)
         rules = arithmetic(x)
+        if not all(torch.equal(made.to(now), now) for made, now in zip(self._made, self.parameters(), strict=True)):
+            raise ValueError(
+                "error_bound does not apply to other weights than the conversion made: these were trained, loaded or set since"
+            )
+        if not rules.holds(x, *self.projections, *self.parameters()):
+            return math.inf
         largest = x.detach().abs().max().double().item() if x.numel() else 0.0
         leaked = largest * max(
             sum(kernel.leak * row for kernel, row in zip(self.kernels, rows, strict=True)) for rows in self.norms.joined

@@ -18,6 +18,8 @@ from regard.support.checks import (
     check_device,
     check_flag,
     is_exporting,
+    is_transformed,
+    static_sizes,
     under_autocast,
     values_are_readable,
 )
@@ -91,7 +93,8 @@ def attention(
         bias: added to the scores; same shapes as ``keep``; differentiable; −∞ hides a key.
         causal: query i sees key j where ``j ≤ i + keys − queries``: aligned at the end, so that a cache works.
         dropout: probability of dropping a weight (the returned map is before dropout).
-        return_weights: also return A. Without it the fused kernel runs and A is never stored.
+        return_weights: also return A. Without it the fused kernel runs and A is never stored. That kernel has no gradients of
+            gradients: for these (``create_graph=True``) return the weights, or use ``torch.func``.
 
     A query with nothing to attend to gives zeros, and finite gradients. On the CPU, in eager mode, extreme inputs also have
     defined results, with and without the map: scores may exceed the dtype's range; infinite entries of queries and keys
@@ -114,13 +117,15 @@ def attention(
     check_attention(query, key, value, beta=beta, keep=keep, bias=bias, dropout=dropout)
     check_flag("causal", causal)
     check_flag("return_weights", return_weights)
-    queries, keys = query.shape[-2], key.shape[-2]
+    queries, keys = static_sizes(query)[-2], static_sizes(key)[-2]
     beta = max(query.shape[-1], 1) ** -0.5 if beta is None else finite_number(beta)
     if is_at_the_edge(query, key, value, beta, bias, masked=keep is not None or bias is not None):
         if causal and queries > 1:
             keep = _and(keep, causal_keep(queries, keys, query.device))
         return careful_attention(query, key, value, beta, keep, bias, dropout, return_weights)
     by_hand = return_weights or keys == 0 or _is_differentiated_twice(query, key, value)
+    # Under vmap torch does not see that a mask needs a gradient, and takes a kernel that has none for it.
+    by_hand = by_hand or (bias is not None and torch.is_grad_enabled() and is_transformed())
     if isinstance(beta, Tensor):
         # Float16 has no room for queries times their temperature, which only the path by hand makes in float32.
         by_hand = by_hand or query.dtype == torch.float16 or _leaves_the_range(beta)
@@ -168,7 +173,8 @@ def _plain(
     if not query.is_cuda and is_at_the_edge(query, key, value, scale, None, masked=False):
         return None
     if return_weights is False and (causal is False or causal is True):
-        return F.scaled_dot_product_attention(query, key, value, None, dropout, causal and tokens > 1, scale=scale)
+        causal = causal and static_sizes(query)[2] > 1
+        return F.scaled_dot_product_attention(query, key, value, None, dropout, causal, scale=scale)
     if return_weights is not True or causal is not False or dropout or under_autocast(query):
         return None
     shape = (batch * heads, tokens, width)

@@ -104,6 +104,8 @@ def check_arguments(
     if center.ndim != 2:
         raise ValueError(f"center must be (heads, axes), got {describe(center)}")
     heads = center.shape[0]
+    if not torch.compiler.is_compiling() and heads < 1:
+        raise ValueError(f"center has shape {tuple(center.shape)}, but there must be at least one head")
     if center.shape[1] != axes:
         raise ValueError(f"center has shape {tuple(center.shape)} but grid {grid} has {axes} axes")
     fits = [(heads,), (heads, axes), (heads, axes, axes)]
@@ -145,6 +147,8 @@ def check_queries(queries: object, grid: tuple[int, ...]) -> None:
     if len(queries) != len(grid) or any(not isinstance(q, Tensor) or q.ndim != 1 or not q.shape[0] for q in queries):
         said = ", ".join(describe(q) for q in queries)
         raise ValueError(f"{wanted}, got {f'[{said}]' if queries else describe(queries)}")
+    if any(q.dtype is torch.bool or q.is_complex() for q in queries):
+        raise TypeError(f"queries must be real numbers, got [{', '.join(describe(q) for q in queries)}]")
     if any(values_are_readable(q) and not bool(q.isfinite().all()) for q in queries):
         raise ValueError(f"queries must be finite coordinates, got {queries!r:.200}")
 

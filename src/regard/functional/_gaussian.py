@@ -93,6 +93,8 @@ def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout:
     """A call's values mixed by its heads, in the way the plan says. ``dropout`` drops entries of axis matrices."""
     call.check_value(value)
     check_plan(plan)
+    if isinstance(plan, GaussianPlan):
+        plan.check_value(value)
     if isinstance(plan, GaussianPlan) and plan.shifts is not None and value.device.type == "cpu" and not dropout:
         # On a GPU the kernels read no more than shifts do.
         check_plan_holds(plan, call)

@@ -15,7 +15,7 @@ from regard.functional._axis import Border
 from regard.functional._call import GaussianCall, resolve
 from regard.functional._mix import AxisBlocks, HeadGroup
 from regard.functional._taps import shift_leak
-from regard.support.checks import describe, is_exporting, values_are_readable
+from regard.support.checks import describe, is_exporting, under_autocast, values_are_readable
 
 Way = Literal["dense", "separable", "banded", "full", "taps"]
 
@@ -52,7 +52,8 @@ class GaussianPlan(NamedTuple):
     The result for a banded head stays correct while its center moves by at most ``slack`` and its sharpness does not fall
     below the value at planning. On the CPU, in eager mode, a plan that no longer holds raises an error. Heads that are
     *taps* are computed as exact shifts while centers and sharpness need no gradient: their rows of weights are at most
-    ``leak`` from a shift, in L1.
+    ``leak`` from a shift, in L1. Values of a finer dtype than ``dtype`` are refused: in it, weights matter that the plan
+    leaves out.
     """
 
     heads: tuple[HeadPlan, ...]
@@ -66,6 +67,7 @@ class GaussianPlan(NamedTuple):
     padding: tuple[tuple[int, int], ...]
     queries: tuple[tuple[float, ...], ...] | None  # None: the grid's own
     leak: float = 0.0
+    dtype: torch.dtype = torch.float64  # the finest of values that it holds for
 
     @property
     def shifts(self) -> tuple[tuple[int, ...], ...] | None:
@@ -76,6 +78,15 @@ class GaussianPlan(NamedTuple):
     def check_holds(self, center: Tensor, sharpness: Tensor) -> None:
         """Refuse heads that this plan was not made for, on the grid itself; values are read on the CPU alone."""
         check_plan_holds(self, resolve(center, sharpness, self.grid, None, self.border, self.padding))
+
+    def check_value(self, value: Tensor) -> None:
+        """Refuse values in whose dtype weights matter that this plan leaves out."""
+        dtype = torch.get_autocast_dtype(value.device.type) if under_autocast(value) else value.dtype
+        if NEGLIGIBLE.get(dtype, 0.0) > NEGLIGIBLE[self.dtype]:
+            raise TypeError(
+                f"plan holds for values of {self.dtype} or coarser, but value is {dtype}, in which weights matter that the plan "
+                f"leaves out: call plan_for again, with dtype={dtype}"
+            )
 
     def __str__(self) -> str:
         counts: dict[str, int] = defaultdict(int)
@@ -133,14 +144,17 @@ def plan_for(
     centers: list[list[float]] = center.detach().double().tolist()
     alphas: list[list[float]] = [] if call.is_full else call.axis_sharpness.detach().double().tolist()
     heads, groups = cheapest(call, default, centers, alphas, dtype, slack)
-    leak = 0.0
+    leak, finest = 0.0, dtype if any(head.way == "banded" for head in heads) else torch.float64
     if can_be_taps(call) and not slack and all(x == round(x) for center in centers for x in center):
         worst = max(shift_leak(alpha) for alpha in alphas)
         if worst <= max(tolerance, torch.finfo(dtype).eps / 2):
             heads, leak = [HeadPlan("taps", shift=tuple(map(round, center))) for center in centers], worst
+            # A leak that the caller accepts is accepted for every dtype.
+            holds = (each for each in NEGLIGIBLE if worst <= max(tolerance, torch.finfo(each).eps / 2))
+            finest = max(holds, key=NEGLIGIBLE.__getitem__)
     return GaussianPlan(
         tuple(heads), call.grid, call.outputs, border, float(slack), tuple(groups),
-        tuple(map(tuple, centers)), tuple(map(tuple, alphas)), call.padding, _coordinates(call), leak,
+        tuple(map(tuple, centers)), tuple(map(tuple, alphas)), call.padding, _coordinates(call), leak, finest,
     )  # fmt: skip
 
 
@@ -299,6 +313,11 @@ def _coordinates(call: GaussianCall) -> tuple[tuple[float, ...], ...] | None:
 
 
 def check_plan_holds(plan: GaussianPlan, call: GaussianCall) -> None:
+    if call.is_full and any(head.way not in ("full", "dense") for head in plan.heads):
+        raise ValueError(
+            f"plan was made for heads whose maps factorize over the axes, but sharpness has shape "
+            f"{tuple(call.sharpness.shape)}, full matrices, whose maps do not: call plan_for again"
+        )
     made_for = (plan.grid, plan.outputs, plan.border, plan.padding, len(plan.heads))
     if made_for != (call.grid, call.outputs, call.border, call.padding, call.heads):
         raise ValueError(
@@ -313,8 +332,8 @@ def check_plan_holds(plan: GaussianPlan, call: GaussianCall) -> None:
         return
     if all(map(values_are_readable, call.queries or ())) and plan.queries != _coordinates(call):
         raise ValueError("plan was made for queries at other coordinates: call plan_for again")
-    moved = (call.center.detach().double() - torch.tensor(plan.center, dtype=torch.float64)).abs()[banded].max().item()
-    frozen = torch.tensor(plan.sharpness, dtype=torch.float64)[banded]
+    centers, frozen = (torch.tensor(x, dtype=torch.float64, device="cpu") for x in (plan.center, plan.sharpness))
+    moved, frozen = (call.center.detach().double() - centers).abs()[banded].max().item(), frozen[banded]
     softened = bool((call.axis_sharpness.detach().double()[banded] < frozen * (1 - 1e-6)).any())
     if moved > plan.slack + 1e-6 or softened:
         raise ValueError(

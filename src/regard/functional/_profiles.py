@@ -171,8 +171,9 @@ def decayed_sums(
     tensor([1.0000, 1.5000, 1.7500, 1.8750])
     """
     size = x.shape[2]
-    chunk = min(CHUNK, size)
-    chunks = -(-size // chunk)
+    # Sizes may be symbols, of which a compiler can follow these forms, but not min() and rounding up by negation.
+    chunk = CHUNK if size > CHUNK else size
+    chunks = (size + CHUNK - 1) // CHUNK if size > CHUNK else 1
     padded = F.pad(x, (0, 0, 0, chunks * chunk - size)) if chunks * chunk != size else x
     place = torch.arange(chunk, device=x.device, dtype=rate.dtype)
     away = place[:, None] - place

@@ -1,6 +1,5 @@
 """Sharp heads with whole centers as taps: how far such a head is from a shift, and the shift itself."""
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -8,6 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.support.kept import KeptTensors
+
+CPU = torch.device("cpu")
 SOFT = 0.5  # the sharpness below which the sum is taken by Poisson's formula
 
 
@@ -61,12 +63,17 @@ def shifted(
     return torch.stack([x.index_select(1, sources(shift, grid)) for x, shift in zip(read, shifts, strict=True)], 1)
 
 
-@functools.lru_cache(256)
+_SOURCES = KeptTensors(256)
+
+
 def sources(shift: tuple[int, ...], grid: tuple[int, ...]) -> Tensor:
     """The number of the token that each token reads."""
-    with torch.inference_mode(False):
-        sides = [(torch.arange(n) + step).clamp(0, n - 1) for n, step in zip(grid, shift, strict=True)]
-        number = torch.zeros(1, dtype=torch.long)
-        for n, side in zip(grid, sides, strict=True):
-            number = (number[:, None] * n + side).flatten()
-        return number
+    return _SOURCES.get((shift, grid), CPU, lambda: _number_sources(shift, grid))
+
+
+def _number_sources(shift: tuple[int, ...], grid: tuple[int, ...]) -> Tensor:
+    sides = [(torch.arange(n, device=CPU) + step).clamp(0, n - 1) for n, step in zip(grid, shift, strict=True)]
+    number = torch.zeros(1, dtype=torch.long, device=CPU)
+    for n, side in zip(grid, sides, strict=True):
+        number = (number[:, None] * n + side).flatten()
+    return number

@@ -18,6 +18,7 @@ from regard.support.checks import (
     check_tensor,
     check_width,
     describe,
+    static_sizes,
 )
 
 KINDS = ("sinusoidal", "learned", "one-hot")
@@ -195,7 +196,7 @@ class AbsolutePositionalEmbedding(nn.Module):
         elif self.grid is not None and len(self.grid) == 2:
             wanted = self.grid
         else:
-            return (x.shape[1],)
+            return (static_sizes(x)[1],)
         if math.prod(wanted) != x.shape[1]:
             raise ValueError(
                 f"x has {x.shape[1]} tokens but grid {wanted} has {math.prod(wanted)}; pass the right grid"

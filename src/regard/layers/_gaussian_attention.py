@@ -92,9 +92,10 @@ class GaussianAttention(nn.Module):
         return self.positions.sharpness
 
     def freeze_plan(
-        self, grid: Sequence[int], dtype: torch.dtype = torch.float32, *, slack: float = 0.0, tolerance: float = 0.0
+        self, grid: Sequence[int], dtype: torch.dtype | None = None, *, slack: float = 0.0, tolerance: float = 0.0
     ) -> GaussianPlan:
-        """Fix the cheapest exact method for each head, for its present center and sharpness on this grid.
+        """Fix the cheapest exact method for each head, for its present center and sharpness on this grid, and for values of
+        this dtype or a coarser one: float32 by default, or float64 where the layer has it.
 
         Use it for inference, or while heads move by at most ``slack``. ``layer.plan = "auto"`` undoes it. A layer with
         ``full_width`` whose heads are taps in this plan (:func:`regard.plan_for` explains when, and what ``tolerance``
@@ -135,7 +136,7 @@ class GaussianAttention(nn.Module):
         check_flag("return_weights", return_weights)
         tokens, grid = flat_tokens(x, grid, self.axes, self.dim)
         check_dtype("x", x, self.output.weight)
-        shifts = None if return_weights else self._shifts(grid)
+        shifts = None if return_weights else self._shifts(tokens, grid)
         if shifts is not None:
             out = composed_convolution(tokens, grid, shifts, self.output.weight, self.output.bias)
             return like_input(out, x, grid)
@@ -147,7 +148,7 @@ class GaussianAttention(nn.Module):
         out = like_input(self.output(mixed.transpose(1, 2).flatten(2)), x, grid)
         return (out, self.weights(grid).unsqueeze(0)) if return_weights else out
 
-    def _shifts(self, grid: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
+    def _shifts(self, tokens: Tensor, grid: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
         """The heads' shifts, where the frozen plan takes full-width heads as taps and nobody asks for more than the output."""
         plan, places = self.plan, self.positions
         if not self.full_width or not isinstance(plan, GaussianPlan) or plan.shifts is None or plan.grid != grid:
@@ -156,6 +157,7 @@ class GaussianAttention(nn.Module):
             return None
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in places.parameters()):
             return None
+        plan.check_value(tokens)
         if not torch.compiler.is_compiling():
             plan.check_holds(places.center, places.sharpness)
         return plan.shifts if fits_kernel(plan.shifts) else None

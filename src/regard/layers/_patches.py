@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.support.checks import check_dtype, check_flag, check_ndim, check_positive, check_sides
+from regard.support.checks import check_dtype, check_flag, check_ndim, check_positive, check_sides, static_sizes
 
 
 class PatchEmbedding(nn.Module):
@@ -50,7 +50,7 @@ class PatchEmbedding(nn.Module):
         if images.shape[1] != self.channels:
             raise ValueError(f"images has shape {tuple(images.shape)}, but must have {self.channels} channels")
         check_dtype("images", images, self.projection.weight)
-        self.grid(images.shape[2], images.shape[3])
+        self.grid(*static_sizes(images)[2:])
         return self.projection(images).flatten(2).transpose(1, 2)
 
     def extra_repr(self) -> str:

@@ -1,4 +1,28 @@
-"""Capture: the attention maps of any model, each compared with what the model computed."""
+"""Capture: the attention maps of any model, each compared with what the model computed.
+
+How a call of attention becomes a map, and where to find each step:
+
+1. Capture. ``_capture.py`` checks the options of ``capture`` and listens while the model runs. ``_keeping.py`` is the
+   part of it that builds what is kept, and ``_revisions.py`` the part that corrects it later (step 7).
+2. Interception. The interceptor in ``_interception.py`` is a torch function mode: it sees every torch function that the
+   model calls. ``_monkey_patches.py`` redirects functions that no mode sees, such as those of ``flash_attn``.
+3. Name. ``_module_names.py`` reads from the call stack which module attends.
+4. Source. Each file in ``sources/`` knows one way to compute attention. It turns the call into a record, or says why it
+   cannot. ``_axes.py`` decides which axes are samples, heads and queries; ``_token_layouts.py`` says where the tokens
+   lie.
+5. Record. ``_record.py`` has the ``AttentionRecord``: how to compute the weights (``_attention_scores.py``), and how
+   they compare with what the model computed (``_check.py``).
+6. Building. ``_building.py`` computes the whole map: in tiles on a CPU (``_tiles.py``), by Triton on a GPU
+   (``_triton_maps.py``). ``_overview_pass.py`` reduces a long map to an ``Overview`` without ever forming it.
+7. Afterwards. ``_outputs.py`` follows the output: if the model rescales, subtracts or joins outputs, their maps change,
+   too.
+8. Container. ``_container.py``: a ``Map`` has the records of one module, and ``Maps`` all maps by name. ``_files.py``
+   saves them.
+
+Two more things happen on the way. In later passes ``_learning.py`` replaces the slow function mode by a watch of few
+operators (``_operator_watch.py``), and repeated calls skip steps 3 to 5 (``_repeated_calls.py``, ``_quick_calls.py``).
+And modules that look like attention but gave no map are reported (``_silent_modules.py``).
+"""
 
 from regard.maps._attention_scores import Selection as Selection
 from regard.maps._attention_scores import exact as exact

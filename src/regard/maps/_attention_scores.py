@@ -9,35 +9,38 @@ from torch import Tensor
 
 from regard.maps._band import Band
 from regard.maps._cpu_products import products
-from regard.maps._hiding import hide
+from regard.maps._masking import hide
 
-# A selection along one axis: a slice, or whole numbers.
+# A selection along one axis: a slice, or a tensor of indices.
 Selection = slice | Tensor
 ALL = slice(None)
 
-
-# Up to so many numbers an operator's overhead takes longer than its work.
+# Up to this many elements, calling an operator takes longer than its computation.
 _SMALL = 2**14
 
 
 def is_all(chosen: Selection) -> bool:
+    """Whether a selection is the slice of everything."""
     return isinstance(chosen, slice) and chosen == ALL
 
 
 def selected(x: Tensor, axis: int, chosen: Selection) -> Tensor:
-    """The chosen ones along an axis, without a call of torch if these are all."""
+    """``x`` at the selected indices of axis 1 or 2. Selecting everything returns ``x`` itself and calls no operator."""
     if is_all(chosen):
         return x
     return x[:, chosen] if axis == 1 else x[:, :, chosen]
 
 
 def exact(x: Tensor) -> Tensor:
-    """x in the dtype in which maps are computed: float64 stays, everything else becomes float32."""
+    """``x`` in the dtype in which maps are computed: float64 stays float64, everything else becomes float32."""
     return x if x.dtype in (torch.float64, torch.float32) else x.float()
 
 
 def shared_heads(value: Tensor, heads: Selection, count: int) -> Tensor:
-    """The value (or key) heads that the selected ones of ``count`` query heads use; neighbors share one."""
+    """The value (or key) head of each selected query head, of which there are ``count``.
+
+    In grouped-query attention neighboring query heads share one value head. It is repeated here.
+    """
     shared = value.shape[1]
     if shared == count:
         return selected(value, 1, heads)
@@ -46,14 +49,14 @@ def shared_heads(value: Tensor, heads: Selection, count: int) -> Tensor:
     if isinstance(heads, slice) and heads.start is not None and heads.stop - heads.start == 1:
         first = heads.start // (count // shared)
         return value[:, first : first + 1]
-    if isinstance(heads, slice) and heads == ALL:
+    if is_all(heads):
         return value.repeat_interleave(count // shared, 1)
     index = torch.arange(count, device=value.device)[heads] // (count // shared)
     return value[:, index]
 
 
 def shared_groups(value: Tensor, heads: Selection, count: int) -> Tensor:
-    """The same without a copy for neighbors that are selected together: one for each group of them.
+    """As :func:`shared_heads`, but a value head is not repeated if all query heads that share it are selected.
 
     >>> shared_groups(torch.zeros(1, 4, 5, 2), slice(4, 8), 8).shape, shared_groups(torch.zeros(1, 4, 5, 2), slice(1, 2), 8).shape
     (torch.Size([1, 2, 5, 2]), torch.Size([1, 1, 5, 2]))
@@ -71,7 +74,7 @@ def product_error(weights: Tensor, value: Tensor, output: Tensor, rows: Selectio
     everyone = is_all(heads) and weights.shape[0] == value.shape[0] and weights.shape[1] == output.shape[1]
     value = exact(value if everyone else shared_groups(value, heads, output.shape[1])).to(weights.dtype)
     if weights.shape[0] == value.shape[0] and weights.shape[1] % value.shape[1] == 0:
-        # Neighbors that share a head of values are rows of one product: to repeat the values would take memory.
+        # Query heads that share a value head become rows of one product. Repeating the values would take memory.
         together = weights.unflatten(1, (value.shape[1], -1)).flatten(2, 3).flatten(0, 1)
         found = products(together, value.flatten(0, 1).mT).view(*weights.shape[:3], value.shape[3])
     else:
@@ -81,7 +84,7 @@ def product_error(weights: Tensor, value: Tensor, output: Tensor, rows: Selectio
 
 
 def largest_magnitude(x: Tensor) -> Tensor:
-    """max |x|, in one pass."""
+    """max |x|, read from memory once."""
     if x.numel() == 0:
         return x.new_zeros(())
     if x.numel() <= _SMALL:
@@ -91,7 +94,7 @@ def largest_magnitude(x: Tensor) -> Tensor:
 
 
 def _items(x: Tensor, batch: slice) -> Tensor:
-    """Some items of a batch, without a call of torch if these are all."""
+    """Some items of a batch. Selecting all of them calls no operator."""
     return x if batch == ALL else x[batch]
 
 
@@ -102,12 +105,13 @@ class AttentionScores:
     Attributes:
         query, key: ``(batch, heads, tokens, width)``; key may have fewer heads.
         keep, bias: broadcast against ``(batch, heads, queries, keys)``; keep: True = attend.
-        band: which keys are kept by their distance.
-        present: ``(batch, queries)`` and ``(batch, keys)``, which tokens exist, for sequences of unequal lengths.
-        softcap: scores are softcap · tanh(scores / softcap), before biases by position; 0 for none.
-        slopes: ALiBi, ``(heads,)`` or ``(batch, heads)``: −slope · |distance| is added to the scores.
-        change: changes the scores, given them and the numbers of batch, heads, rows and keys, which broadcast.
-        mask: chooses the kept keys, given these numbers.
+        band: a causal mask or sliding window, which keeps keys by their distance from the query.
+        present: ``(batch, queries)`` and ``(batch, keys)``, False for padding in sequences of unequal lengths.
+        softcap: scores become softcap · tanh(scores / softcap), before position biases are added; 0 for no cap.
+        slopes: of ALiBi, ``(heads,)`` or ``(batch, heads)``: −slope · |distance| is added to the scores.
+        change: FlexAttention's ``score_mod``: new scores from the scores and the indices of batch, head, query and key,
+            which broadcast.
+        mask: FlexAttention's ``mask_mod``: whether a key is kept, from the same indices.
     """
 
     query: Tensor
@@ -124,6 +128,7 @@ class AttentionScores:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
+        """``(batch, heads, queries, keys)``."""
         batch, heads, queries, _ = self.query.shape
         return batch, heads, queries, self.key.shape[2]
 
@@ -136,7 +141,7 @@ class AttentionScores:
         return by_distance or self.mask is not None or self.change is not None
 
     def __call__(self, rows: Selection, heads: Selection) -> tuple[Tensor, Tensor]:
-        """Weights and the logsumexp of the scores."""
+        """The weights of these rows and heads, and the logsumexp of their scores."""
         return weights_of(self.scores(rows, heads), self.may_be_empty)
 
     def scores(
@@ -150,14 +155,14 @@ class AttentionScores:
         """The scores of these rows, heads and keys; −∞ for a key that is not kept.
 
         Args:
-            work: memory for them, if there is some to be used again.
+            work: memory in which to write the scores, to avoid allocating it for each tile.
         """
         _, count, queries, keys = self.shape
         query = exact(selected(selected(_items(self.query, batch), 1, heads), 2, rows))
         key = _items(self.key, batch)
         key = exact(selected(key if is_all(heads) else shared_groups(key, heads, count), 2, columns))
         shape = (*query.shape[:3], key.shape[2])
-        # Neighbors that share a head of keys are rows of one product: to repeat the keys would take memory.
+        # Query heads that share a key head become rows of one product. Repeating the keys would take memory.
         query = query.unflatten(1, (key.shape[1], -1)).flatten(2, 3)
         if query.numel() <= _SMALL and work is None:
             scores = torch.matmul(query, key.mT).mul_(self.scale)
@@ -186,7 +191,11 @@ class AttentionScores:
         return scores
 
     def _by_position(self, scores: Tensor, row: Tensor, head: Tensor, column: Tensor, batch: slice) -> Tensor:
-        """What depends on the numbers of rows, heads and keys."""
+        """Apply what depends on indices: ALiBi, functions of FlexAttention, the band and padding.
+
+        Args:
+            row, head, column: indices of the queries, heads and keys.
+        """
         band = self.band
         if band is not None and isinstance(band.shift, Tensor) and len(band.shift) > 1:
             band = replace(band, shift=band.shift[batch])
@@ -212,25 +221,28 @@ class AttentionScores:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but a band changes the scores."""
+        """Whether the scores are scale · q·kᵀ, with no other change than a band that is the same for the whole batch."""
         if self.keep is not None or self.bias is not None or self.present is not None or self.slopes is not None:
             return False
         shifted = self.band is not None and not isinstance(self.band.shift, int)
         return not (shifted or self.softcap or self.change is not None or self.mask is not None)
 
     def reach(self, start: int, stop: int) -> tuple[int, int]:
-        """The keys that queries from ``start`` to ``stop`` may see, as a range."""
+        """The range of keys that the band leaves visible to the queries from ``start`` to ``stop``."""
         keys = self.shape[3]
         return (0, keys) if self.band is None else self.band.reach(start, stop, keys)
 
     def seen(self, rows: slice, heads: slice, batch: slice) -> slice:
-        """A range of keys outside of which these queries see none: at least one key, so that a softmax has a row to normalize."""
+        """A range with all keys that these queries may see: by the band and, on a CPU, also by ``keep``.
+
+        It has at least one key, so that a softmax has something to normalize.
+        """
         first, last = self.reach(rows.start, rows.stop)
         keep = self.keep
-        # A function that changes scores may also bring hidden ones back.
+        # After a score_mod, a key that ``keep`` masks may have a finite score again, so ``keep`` says nothing.
         if keep is not None and keep.device.type == "cpu" and keep.shape[-1] > 1 and self.change is None:
             kept = _part(keep, rows, heads, ALL, batch)
-            # As numbers: any() of booleans takes 30 times as long.
+            # amax over bytes: any() over booleans takes 30 times as long.
             found = kept.view(torch.uint8).amax((0, 1, 2))[first:last].nonzero()
             first, last = (first + int(found[0]), first + int(found[-1]) + 1) if len(found) else (first, first)
         first = min(first, self.shape[3] - 1)
@@ -238,16 +250,16 @@ class AttentionScores:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors, as :meth:`on_host` copies them."""
+        """The number of bytes that :meth:`on_host` copies."""
         present = self.present or (None, None)
         tensors = (self.query, self.key, self.keep, self.bias, self.slopes, *present)
         return sum(x.numel() * x.element_size() for x in tensors if x is not None)
 
     def on_host(self, place: Callable[[Tensor], Tensor]) -> "AttentionScores":
-        """A copy on the CPU, for later: the model may overwrite its own tensors.
+        """A copy on the CPU, from which rows can be computed after the model has overwritten its tensors.
 
         Args:
-            place: takes the copied queries and keys, and returns them, or where they were put.
+            place: stores the copied queries and keys (in memory or in a file) and returns the stored tensors.
         """
 
         def copied(x: Tensor | None) -> Tensor | None:
@@ -263,7 +275,7 @@ class AttentionScores:
 
 
 def _range(chosen: Selection, count: int) -> tuple[int, int] | None:
-    """The range of a slice without steps; None for anything else."""
+    """Start and stop of a slice with step 1; None for any other selection."""
     if not isinstance(chosen, slice) or chosen.step not in (None, 1):
         return None
     start, stop, _ = chosen.indices(count)
@@ -271,34 +283,34 @@ def _range(chosen: Selection, count: int) -> tuple[int, int] | None:
 
 
 def _span(numbers: Tensor) -> tuple[int, int] | None:
-    """The range of consecutive numbers; None if they are not, or if to ask for it would wait for a device."""
+    """Start and stop of consecutive indices; None if they are not consecutive, or if reading them would synchronize a GPU."""
     if numbers.is_cuda or not len(numbers) or int(numbers[-1]) - int(numbers[0]) + 1 != len(numbers):
         return None
     return int(numbers[0]), int(numbers[-1]) + 1
 
 
 def weights_of(scores: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
-    """Weights and logsumexp; a row with no key to attend to is zero."""
+    """The weights and the logsumexp of scores. A row whose keys are all masked has weights of zero."""
     if scores.shape[-1] == 0:
         return scores, scores.new_full(scores.shape[:-1], -math.inf)
-    if scores.requires_grad:  # an edit of the map is differentiated
+    if scores.requires_grad:  # the map is edited, and gradients flow through it
         logsumexp = scores.logsumexp(-1)
         empty = (logsumexp == -math.inf).unsqueeze(-1)
         return torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0), logsumexp
     largest = scores.amax(-1)
-    weights = torch.softmax(scores, -1, out=scores)  # to allocate memory would take as long as to compute
+    weights = torch.softmax(scores, -1, out=scores)  # in place: allocating memory would take as long as the softmax
     hidden: Tensor | None = largest == -math.inf if may_be_empty else None
     if hidden is not None and hidden.device.type == "cpu" and not bool(hidden.any()):
-        hidden = None  # on another device the answer would have to be waited for
+        hidden = None  # only on a CPU: on a GPU, reading the answer would synchronize
     if hidden is not None:
         weights.masked_fill_(hidden.unsqueeze(-1), 0.0)
-    # At the largest score s the weight is exp(s − logsumexp): cheaper than exponentials once more.
+    # The largest weight is exp(largest score − logsumexp), which gives the logsumexp without computing exponentials again.
     total = largest - weights.amax(-1).log_()
     return weights, total if hidden is None else total.masked_fill_(hidden, -math.inf)
 
 
 def _part(mask: Tensor, rows: Selection, heads: Selection, columns: Selection, batch: slice) -> Tensor:
-    """The selected part of a mask whose axes may be missing or of size 1."""
+    """The selected part of a mask or bias, which broadcasts: it may lack leading axes, and axes may have size 1."""
     mask = mask[(None,) * (4 - mask.ndim)]
     if mask.stride(1) == 0:
         mask = mask[:, :1]  # the same for all heads

@@ -1,14 +1,15 @@
 """Which axes of a model's tensors are the batch, the heads and the queries, and how certain that is.
 
-The product of weights and values is right in any reading of the axes, so the residual cannot tell readings apart. Other
-evidence can:
+Models fold and permute axes as they like: ``(batch · windows, heads, …)``, ``(batch · heads, …)``, ``(batch, heads,
+groups, …)``. An assignment of meanings to axes is called a *reading* here. The product of weights and values is the
+same in every reading, so the residual cannot tell readings apart. Other evidence can:
 
 - the number of heads that the module states;
 - the width of the layer's own output projection, which takes the outputs of all heads of one token;
 - the number of tokens of the module's input, which is batch × queries;
-- the memory: a head lies beside the width, because both are parts of one projected vector.
+- strides: heads are next to the width in memory, because both are parts of one projected vector.
 
-Every reading of the axes is compared with all of it.
+Every possible reading gets a score by how much of this evidence supports it.
 """
 
 import math
@@ -31,11 +32,11 @@ class MapAxes:
     """What the axes of a map are.
 
     Attributes:
-        certainty: whether it is "known" that they are batch, heads, queries and keys, or "inferred" from conventions; if
-            "ambiguous", several readings fit, and nothing is taken for heads.
-        over: what keys are: "tokens", "channels" (XCiT), or "samples", which differ from query to query (deformable and
-            other gathered attention, or the layers of each token).
-        query_layout: how the queries lie on an image, if not as the keys do.
+        certainty: "known" if evidence shows which axes are batch, heads, queries and keys; "inferred" if only conventions
+            say so; "ambiguous" if several readings fit. Then no axis is taken for heads.
+        over: what the keys are: "tokens", "channels" (XCiT), or "samples", a set of keys for each query (deformable and
+            other gathered attention, or a mixture of the layers of each token).
+        query_layout: how the queries lie on an image, if it differs from the layout of the keys.
         positions: where queries and keys lie in the whole sequence, if known.
     """
 
@@ -52,10 +53,10 @@ class AxisEvidence:
     Attributes:
         stated: the number of heads that the module states.
         projected: the number of heads whose outputs fit into the layer's output projection.
-        tokens: for each possible number of tokens of the module's input, its number of channels.
-        sequences: the number of sequences of the module's input and their length, in any order.
-        beside: the leading axis that lies beside the width in memory.
-        keys_beside: whether neighboring keys are neighbors in memory, as channels are.
+        tokens: pairs (number of tokens, number of channels) that the module's input may have.
+        sequences: the number of sequences in the module's input and their length; either may come first.
+        beside: the leading axis that is next to the width in memory.
+        keys_beside: whether neighboring keys are next to each other in memory: then they are channels.
     """
 
     stated: int | None = None
@@ -77,13 +78,11 @@ class AxisReading:
 
     Attributes:
         lead: the sizes of the leading axes; the first is split into two if ``split``.
-        heads, queries: numbers of leading axes. All others are the batch. ``queries`` has an axis if each query has keys
-            and values of its own (gathered attention); then the map's own axis of queries has size 1.
-        split: into how many heads the first axis of the tensors is split; None if it is not.
-        in_rows: how many heads lie in the axis of the queries, in an order that is not known.
-        certainty: "known" if evidence supports this reading alone, "inferred" if only conventions do, "ambiguous" if
-            evidence supports others as much. Then no axis is taken for heads.
-        over: what keys are: "tokens", "channels", or "samples" (other ones for each query).
+        heads, queries: indices of leading axes. All other leading axes are the batch. ``queries`` has an axis if each query
+            has its own keys and values (gathered attention); then the query axis of the map itself has size 1.
+        split: the number of heads that are folded into the first axis of the tensors; None if none are.
+        in_rows: the number of heads that are folded into the query axis, in an order that is not known.
+        certainty, over: as in :class:`MapAxes`.
     """
 
     lead: tuple[int, ...]
@@ -100,6 +99,7 @@ class AxisReading:
 
     @property
     def order(self) -> tuple[int, ...]:
+        """The leading axes as batch, heads, queries."""
         chosen = (*self.heads, *self.queries)
         return (*(axis for axis in range(len(self.lead)) if axis not in chosen), *chosen)
 
@@ -118,19 +118,19 @@ class AxisReading:
 
     @property
     def without_queries(self) -> "AxisReading":
-        """The same with the queries counted to the batch, as its last axes."""
+        """This reading with the query axes counted as the last batch axes."""
         if not self.queries:
             return self
         return replace(self, queries=())
 
     def ordered(self, x: Tensor) -> Tensor:
-        """``(batch …, heads …, queries …, tokens, width)``."""
+        """``x`` as ``(batch …, heads …, queries …, tokens, width)``."""
         if self.split is not None:
             x = x.unflatten(0, (-1, self.split))
         return x.permute(*self.order, -2, -1)
 
     def arrange(self, x: Tensor) -> Tensor:
-        """``(batch, heads, tokens, width)``; values may have fewer heads."""
+        """``x`` as ``(batch, heads, tokens, width)``; values may have fewer heads."""
         if self.is_plain:
             return x
         x = self.ordered(x)
@@ -140,7 +140,7 @@ class AxisReading:
         return x.reshape(batch, heads, math.prod(sizes[first + len(self.heads) :]) * x.shape[-2], x.shape[-1])
 
     def undo(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Back to ``shape``, from ``(batch, heads, queries, width)``.
+        """The inverse of :meth:`arrange`: from ``(batch, heads, queries, width)`` back to ``shape``.
 
         >>> reading = read_axes((2, 3, 5, 4, 8), 8, AxisEvidence(stated=3))
         >>> x = torch.randn(2, 3, 5, 4, 8)
@@ -154,7 +154,7 @@ class AxisReading:
         return x.permute(*(order.index(axis) for axis in range(len(order))), -2, -1).reshape(shape)
 
 
-@lru_cache(1024)  # the layers of a model are alike
+@lru_cache(1024)  # the layers of a model have the same arguments
 def read_axes(
     shape: tuple[int, ...], width: int, evidence: AxisEvidence, *, per_query: bool = False, documented: bool = False
 ) -> AxisReading:
@@ -162,8 +162,8 @@ def read_axes(
 
     Args:
         width: of the values.
-        per_query: whether every leading axis is also one of the values, so that it may be that of the queries.
-        documented: whether the function's documentation calls the second of four axes heads.
+        per_query: whether the values have the same leading axes, so that one of these may count the queries.
+        documented: whether the function's documentation says that the second of four axes is the heads.
 
     >>> read_axes((8, 49, 3, 64, 64), 32, AxisEvidence(stated=3)).heads, read_axes((8, 3, 49, 64, 64), 32, AxisEvidence(3)).heads
     ((2,), (1,))
@@ -186,14 +186,14 @@ def read_axes(
     usual = AxisReading(lead, heads=(1,), certainty="inferred") if len(lead) == 2 else None
     gathered_too = any(reading.queries or reading.in_rows > 1 for reading in fitting)
     fits = usual is not None and any(x.heads == (1,) and not x.queries and x.split is None for x in fitting)
-    # Four axes are (batch, heads, queries, keys) by every convention, unless they may be queries as well.
+    # By convention four axes are (batch, heads, queries, keys), unless a leading axis may also count the queries.
     if usual is not None and fits and (best > 0 or documented or not gathered_too):
         return _channels(usual, shape, width, evidence)
     return _channels(AxisReading(lead, certainty="ambiguous"), shape, width, evidence)
 
 
 def _readings(lead: tuple[int, ...], evidence: AxisEvidence, gathered: bool) -> list[AxisReading]:
-    """All readings that differ. Axes of size 1 make no difference."""
+    """All readings to compare. Axes of size 1 are not tried as heads or queries: they make no difference."""
     found = [AxisReading(lead)]
     axes = [axis for axis, size in enumerate(lead) if size > 1]
     if len(lead) == 1:
@@ -206,9 +206,9 @@ def _readings(lead: tuple[int, ...], evidence: AxisEvidence, gathered: bool) -> 
     if len(lead) == 2 and lead[1] == 1:
         found = [AxisReading(lead, heads=(1,))]
     found += [AxisReading(lead, heads=(axis,)) for axis in axes]
-    pairs = pairwise(axes) if len(lead) > 2 else ()  # the batch must have an axis
+    pairs = pairwise(axes) if len(lead) > 2 else ()  # two axes of heads need a third one for the batch
     found += [AxisReading(lead, heads=(i, j)) for i, j in pairs if lead[i] * lead[j] in evidence.counts]
-    if len(lead) == 2:  # heads may be folded into the samples, before blocks of tokens
+    if len(lead) == 2:  # (batch · heads, blocks, …): heads may be folded into the first axis
         found += [
             AxisReading((lead[0] // count, count, lead[1]), heads=(1,), split=count)
             for count in sorted(evidence.counts)
@@ -228,27 +228,25 @@ def _readings(lead: tuple[int, ...], evidence: AxisEvidence, gathered: bool) -> 
 
 
 def _shared_keys(lead: tuple[int, ...], rows: int, evidence: AxisEvidence) -> list[AxisReading]:
-    """Heads that share keys may lie in the axis of the queries: one product serves them all (multi-query attention)."""
+    """Readings of multi-query attention: heads that share keys may be folded into the query axis, for one product."""
     counts = sorted(evidence.counts) if len(lead) == 1 and evidence.sequences is not None else []
     return [AxisReading(lead, in_rows=count) for count in counts if rows % count == 0 and rows > count]
 
 
 def _queries_in_batch(reading: AxisReading, evidence: AxisEvidence) -> bool:
-    """Whether samples and queries are one axis: each query has keys of its own (dynamic convolution)."""
+    """Whether samples and queries are folded into one axis, and each query has its own keys (dynamic convolution)."""
     batch = math.prod(reading.lead) // max(1, reading.head_count)
     return evidence.sequences is not None and min(evidence.sequences) > 1 and batch == math.prod(evidence.sequences)
 
 
 def _score(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: AxisEvidence) -> int:
-    """How much of the evidence supports this reading, less what contradicts it."""
+    """The evidence for this reading minus the evidence against it."""
     score, rows = 0, shape[-2] // reading.in_rows
     folded = len(reading.lead) == 1 or (reading.split is not None and not reading.queries)
     across = evidence.keys_beside and bool(_across(reading, shape, width, evidence))
-    if not folded:  # one head at a time may run in a module that states several
-        for count in (
-            evidence.stated,
-            None if across else evidence.projected,
-        ):  # the width is no head's if channels attend
+    if not folded:  # a module with several heads may compute one head at a time
+        projected = None if across else evidence.projected  # over channels, the width is not that of a head
+        for count in (evidence.stated, projected):
             if count is not None:
                 score += 1 if count == reading.head_count else -1
     score += 2 * across
@@ -262,14 +260,14 @@ def _score(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: A
         score += found == evidence.sequences or (reading.in_rows == 1 and found[::-1] == evidence.sequences)
     if evidence.beside is not None:
         inside = evidence.beside == 0 if reading.split is not None else evidence.beside in reading.heads
-        # Samples lie there too if tokens come first and there is one head: it weighs more if the size fits as well.
+        # With tokens first and a single head, samples are next to the width. So a fitting size counts more.
         fits = len(reading.lead) == 1 or reading.split is not None or reading.lead[evidence.beside] in evidence.counts
         score += (2 if fits else 1) * (1 if inside else -1)
     return score
 
 
 def _channels(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: AxisEvidence) -> AxisReading:
-    """Marked as attention over channels if the tokens of the module's input are the width, and not the queries."""
+    """The reading, marked as attention over channels if the input's tokens are the width and not the queries."""
     across = _across(reading, shape, width, evidence)
     batch = math.prod(reading.lead) // max(1, reading.head_count)
     along = [tokens for tokens, _ in evidence.tokens if batch * shape[-2] == tokens]
@@ -279,7 +277,7 @@ def _channels(reading: AxisReading, shape: tuple[int, ...], width: int, evidence
 
 
 def _across(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: AxisEvidence) -> list[int]:
-    """The numbers of tokens that fit the width, if the numbers of channels fit queries and keys."""
+    """The possible numbers of input tokens if this is attention over channels: tokens are the width, channels the queries."""
     rows, keys = shape[-2:]
     if reading.queries or rows != keys or reading.in_rows > 1:
         return []
@@ -289,8 +287,7 @@ def _across(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: 
 
 
 def rows_are_features(reading: AxisReading, shape: tuple[int, ...], evidence: AxisEvidence) -> bool:
-    """Whether rows are the channels of a head and keys are the tokens of the module's input, as in linear attention:
-    q · (softmax(k)ᵀ v).
+    """Whether the rows are channels and the keys are tokens, as in linear attention, q · (softmax(k)ᵀ v).
 
     >>> rows_are_features(AxisReading((2, 4), (1,)), (2, 4, 8, 9), AxisEvidence(4, tokens=((18, 32),)))
     True

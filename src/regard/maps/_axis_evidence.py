@@ -1,4 +1,8 @@
-"""The evidence for the meaning of axes: what a module states, and what lies in its memory and in its arguments."""
+"""Collects the evidence for the meaning of axes (see :mod:`regard.maps._axes`).
+
+It comes from the module's attributes, its output projection, the input with which it was called, and the strides of its
+tensors.
+"""
 
 import re
 from functools import lru_cache
@@ -11,13 +15,14 @@ from torch import Tensor, nn
 from regard.maps._axes import AxisEvidence
 from regard.maps._module_names import CALL, CallSite, attribute, named_modules
 
+# Attributes that state the number of heads, output projections, and names of a module's input.
 _HEADS = ("num_heads", "heads", "n_heads", "num_attention_heads", "nhead", "n_head")
 _OUTPUT = re.compile(r"^(proj|out|dense|wo|w_o|o|fc_o|c_proj|o_proj|attn_proj|to_out)(_?(proj|linear|layer))?(\.0)?$")
 _FIRST = ("hidden_states", "query", "x", "q")
 
 
 def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inputs: Tensor) -> AxisEvidence:
-    """What tells the axes of an attention apart.
+    """All evidence about the axes of one attention.
 
     Args:
         width: of the values.
@@ -30,7 +35,7 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
     beside = {axis for x in like if (axis := _beside_width(x)) is not None}
     return AxisEvidence(
         stated,
-        projected if stated is None or projected == stated else None,  # the width may be no head's (channels attend)
+        projected if stated is None or projected == stated else None,  # over channels, the width is not that of a head
         _tokens(first, output_shape, stated) if own else (),
         _sequences(first) if first is not None and own else None,
         beside.pop() if len(beside) == 1 else None,
@@ -39,8 +44,11 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
 
 
 def stated_by(site: CallSite, width: int) -> tuple[int | None, int | None, Tensor | None, FrameType | None]:
-    """The number of heads that the module of a call states, or that around it; the number that its output projection takes;
-    the first tensor with which it was called, vectors before numbers of tokens; and the frame of that call."""
+    """What the module that attends says about its heads.
+
+    Returns the number of heads that it or the module around it states, the number that fits its output projection, the first
+    tensor with which it was called (vectors, else token ids), and the frame of that call.
+    """
     stated: int | None = None
     projected: int | None = None
     arguments = None
@@ -63,18 +71,18 @@ def stated_by(site: CallSite, width: int) -> tuple[int | None, int | None, Tenso
 
 
 def is_own(first: Tensor | None, arguments: FrameType | None, output_shape: tuple[int, ...]) -> bool:
-    """Whether the first tensor of a module's call is its input, and not a query that is divided into heads already."""
+    """Whether the first tensor of a module's call is a layer input, not a query that is already split into heads."""
     if first is None:
         return False
     return tuple(first.shape) != output_shape or (first.ndim == 3 and _is_alone(first, arguments))
 
 
 def _keys_beside(value: Tensor, first: Tensor | None) -> bool:
-    """Whether neighboring keys are neighbors in memory as channels are, in the memory of the module's input."""
+    """Whether neighboring keys are next to each other in memory, as the channels of the module's input are."""
     if value.shape[-2] < 2:
         return False
     if first is not None and first.ndim == 4 and first.shape[1] != first.shape[-1] and first.is_contiguous():
-        # Channels come first: neighbors in memory are tokens, unless it was transposed since.
+        # An image (batch, channels, height, width): tokens are contiguous, unless the values were transposed since.
         tokens = first.shape[-1] * first.shape[-2]
         if value.stride(-2) == 1 and value.stride(-1) != tokens:
             return value.stride(-1) % first.shape[1] == 0
@@ -99,8 +107,10 @@ def samples_of(site: CallSite) -> int | None:
 
 
 def inputs_around(site: CallSite) -> list[Tensor]:
-    """The first input of the module of the call and of each one around it, if it is not one of several with four axes:
-    those are queries, keys and values."""
+    """The first input of the module that attends and of each module around it.
+
+    Several inputs with four axes are skipped: those are queries, keys and values.
+    """
     found = []
     for _, frame in _running_modules(site, most=None):
         x = _first_input(frame, numbers=True)
@@ -110,14 +120,14 @@ def inputs_around(site: CallSite) -> list[Tensor]:
 
 
 def _is_alone(x: Tensor, frame: FrameType | None) -> bool:
-    """Whether no other tensor with as many axes was passed to a module: queries come with keys."""
+    """Whether no other tensor with the same number of axes was passed to a module. A query comes with keys."""
     here: dict[str, Any] = {} if frame is None else frame.f_locals
     given = (*here.get("args", ()), *here.get("kwargs", {}).values())
     return sum(isinstance(y, Tensor) and y.ndim == x.ndim for y in given) <= 1
 
 
 def _running_modules(site: CallSite, most: int | None = 2) -> list[tuple[nn.Module, FrameType]]:
-    """The module of the call and the ``most`` around it, with the frames of their calls."""
+    """The module of the call and those around it, ``most`` in all, with the frames of their calls."""
     found: list[tuple[nn.Module, FrameType]] = []
     for frame in site.frames:
         if frame.f_code is CALL:
@@ -135,7 +145,7 @@ def _is_output(name: str) -> bool:
 
 
 def _projected(module: nn.Module, width: int) -> int | None:
-    """How many heads of this width the layer's output projection takes; None if it has none, or several that differ."""
+    """How many heads of this width fit the layer's output projection; None without one, or if several disagree."""
     counts = set()
     for name, child in named_modules(module).items():
         if isinstance(child, nn.Linear) and _is_output(name) and width > 0 and child.in_features % width == 0:
@@ -144,10 +154,10 @@ def _projected(module: nn.Module, width: int) -> int | None:
 
 
 def _first_input(frame: FrameType, numbers: bool = False) -> Tensor | None:
-    """The first tensor with which the module was called. The caller's frame keeps it when ``forward`` rebinds it.
+    """The first tensor with which the module was called. The frame of the call still has it if ``forward`` rebinds its name.
 
     Args:
-        numbers: also the numbers of tokens, ``(batch, tokens)``.
+        numbers: also accept token ids, ``(batch, tokens)``.
     """
     variables = frame.f_locals
     args, kwargs = variables.get("args", ()), variables.get("kwargs", {})
@@ -167,21 +177,21 @@ def _is_input(x: Any, numbers: bool) -> bool:
 
 
 def _sequences(x: Tensor) -> tuple[int, int] | None:
-    """The number of sequences of a module's input and their length: of vectors, or of numbers of tokens."""
+    """The number of sequences in a module's input, vectors or token ids, and their length."""
     return (x.shape[0], x.shape[1]) if x.ndim == 3 or not x.is_floating_point() else None
 
 
 def _tokens(x: Tensor | None, output_shape: tuple[int, ...], stated: int | None) -> tuple[tuple[int, int], ...]:
-    """Possible numbers of tokens and channels of the module's input: channels are last, or second (images)."""
+    """Possible pairs (tokens, channels) of the module's input: channels are the last axis, or the second one of images."""
     if x is None or x.numel() == 0:
         return ()
     if not x.is_floating_point():
         return ((x.numel(), 0),)
     shape, width = tuple(x.shape), output_shape[-1]
     if len(shape) >= 4 and shape[-1] == width and stated is not None and stated in shape[:-2]:
-        return ((x.numel() // (width * stated), width * stated),)  # it is divided into heads already
+        return ((x.numel() // (width * stated), width * stated),)  # the input is already split into heads
     if len(shape) >= 4 and shape[:-1] == output_shape[:-1]:
-        return ()  # it seems to be
+        return ()  # the input seems to be split into heads
     found = [(x.numel() // shape[-1], shape[-1])]
     if len(shape) == 4 and shape[1] != shape[-1]:
         found.append((x.numel() // shape[1], shape[1]))
@@ -189,12 +199,12 @@ def _tokens(x: Tensor | None, output_shape: tuple[int, ...], stated: int | None)
 
 
 def _beside_width(x: Tensor) -> int | None:
-    """The leading axis of ``(…, tokens, width)`` whose neighbors are nearer in memory than tokens are."""
+    """The leading axis of ``(…, tokens, width)`` with a smaller stride than the tokens: most likely the heads."""
     width, tokens = x.shape[-1], x.shape[-2]
     if x.layout is not torch.strided or x.ndim < 3 or tokens < 2 or x.stride(-1) != 1:
         return None
     step = x.stride(-2)
     near = [axis for axis in range(x.ndim - 2) if x.shape[axis] > 1 and width <= x.stride(axis) < step]
-    if x.ndim == 3:  # tokens that come first in memory have a stride too: only neighbors of the width are heads
+    if x.ndim == 3:  # with tokens first in memory the samples qualify, too: heads follow the width at once
         near = [axis for axis in near if x.stride(axis) == width]
     return min(near, key=x.stride) if near else None

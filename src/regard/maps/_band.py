@@ -1,4 +1,4 @@
-"""Which keys a query may see by their distance: causal attention with either alignment, and sliding windows."""
+"""``Band``: masks that keep keys by their distance from the query, as causal masks and sliding windows do."""
 
 import functools
 import math
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.maps._hiding import hide
+from regard.maps._masking import hide
 
-_REMEMBERED = 2**18  # larger blocks are not remembered
+_REMEMBERED = 2**18  # elements of the largest block of a mask that is cached
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Band:
 
     @property
     def may_hide_all(self) -> bool:
-        """Whether a query may see no key at all. The values of a tensor are not read: that would wait for its device."""
+        """Whether a query may see no key at all. Tensor values are not read here: that would synchronize a GPU."""
         return self.left is not None or not isinstance(self.shift, int) or self.shift < 0
 
     @property
@@ -50,7 +50,7 @@ class Band:
         return int(self.shift.min()), int(self.shift.max())
 
     def reach(self, start: int, stop: int, keys: int) -> tuple[int, int]:
-        """The keys that the queries from ``start`` to ``stop`` see, as a range.
+        """The range of keys that some query from ``start`` to ``stop`` sees.
 
         >>> Band(left=2, right=0, shift=10).reach(3, 5, keys=100)
         (11, 15)
@@ -61,7 +61,7 @@ class Band:
         return min(first, keys), max(min(first, keys), last)
 
     def hide(self, scores: Tensor, rows: tuple[int, int], columns: tuple[int, int], value: float = -math.inf) -> Tensor:
-        """``value`` where a key is not kept, in scores ``(…, rows, columns)`` of these ranges, if all shifts are equal."""
+        """Write ``value`` where a key is not kept, into the scores ``(…, rows, columns)`` of these ranges. Needs equal shifts."""
         for part in self.edges(rows, columns):
             first, last, _ = part.indices(columns[1] - columns[0])
             away = columns[0] + first - rows[0] - self.shifts[0]
@@ -71,7 +71,9 @@ class Band:
         return scores
 
     def edges(self, rows: tuple[int, int] | None, columns: tuple[int, int] | None) -> list[slice]:
-        """Of a range of keys, the parts in which some queries of a range do not see some keys. Without ranges: all.
+        """The parts of a range of keys that need masking for a range of queries: all other keys are seen by every query.
+
+        Without ranges this is everything.
 
         >>> Band(right=0).edges((8, 16), (0, 9)), Band(right=0).edges((8, 16), (4, 16))
         ([], [slice(5, 12, None)])
@@ -89,14 +91,16 @@ class Band:
 
 @functools.lru_cache(16)
 def _kept(left: int | None, right: int | None, away: int, rows: int, columns: int) -> Tensor:
-    """Whether a key is kept, in a block whose first key is ``away`` from the first query. Blocks along a diagonal are
-    the same."""
+    """The mask of a block whose first key is ``away`` positions after its first query.
+
+    It depends on that distance only, so it is cached: all blocks along a diagonal are the same.
+    """
     with torch.inference_mode(False):
         return Band(left, right).keeps(torch.arange(rows), torch.arange(away, away + columns))
 
 
 def alignment(band: Band | None, queries: int, keys: int) -> int | Tensor:
-    """The position of query 0 among the keys: as the causal mask states it, else so that both end together."""
+    """The position of query 0 among the keys: as the mask states it, else such that queries and keys end together."""
     if band is not None:
         return band.shift
     return max(0, keys - queries)

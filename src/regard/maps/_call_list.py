@@ -1,4 +1,4 @@
-"""The calls of one module. Records of some are made when somebody looks."""
+"""The list of a module's calls. Records of repeated calls are made lazily, when the list is first read."""
 
 from typing import Protocol, runtime_checkable
 
@@ -7,7 +7,7 @@ from regard.maps._record import AttentionRecord
 
 @runtime_checkable
 class Recordable(Protocol):
-    """A call that was kept without a record."""
+    """A call whose record is made later, such as :class:`regard.maps._quick_calls.KeptCall`."""
 
     @property
     def agrees(self) -> bool: ...
@@ -19,7 +19,7 @@ class CallList:
     """The part of :class:`regard.maps.Map` that holds the records.
 
     Attributes:
-        later: the latest calls, whose records are made when somebody asks for them.
+        later: the latest calls, whose records are made when :attr:`calls` is read.
     """
 
     def __init__(self, calls: list[AttentionRecord] | None = None) -> None:
@@ -36,7 +36,7 @@ class CallList:
 
     @property
     def made(self) -> list[AttentionRecord]:
-        """The records that were made so far."""
+        """The records that exist already, without those of :attr:`later`."""
         return self._calls
 
     @property

@@ -1,4 +1,4 @@
-"""``capture``: the attention maps of a model, taken while it runs as it always does."""
+"""``capture``: the attention maps of a model, computed beside it while it runs unchanged."""
 
 import functools
 import inspect
@@ -19,11 +19,10 @@ from regard.maps._attention_scores import ALL
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
 from regard.maps._interception import intercept
-from regard.maps._keeping import LongTexts
+from regard.maps._keeping import OverviewOptions
 from regard.maps._layout import Layout, check_grid
 from regard.maps._learning import LearningInterceptor
 from regard.maps._module_names import ModuleNames
-from regard.maps._plainly import Plainly
 from regard.maps._quick_calls import QuickCalls, QuickOptions
 from regard.maps._record import AttentionRecord, Check, Missed
 from regard.maps._repeated_calls import RepeatedCall
@@ -31,6 +30,7 @@ from regard.maps._revisions import Revisions
 from regard.maps._segments import image_tokens_of
 from regard.maps._selection import Rows, check_patterns, check_selection, matches, numbers_of, select
 from regard.maps._storage import Storage
+from regard.maps._torch_modes import ModesOff
 from regard.support.checks import check_flag, check_positive, describe
 from regard.support.text import parse_size
 
@@ -39,7 +39,8 @@ from regard.support.text import parse_size
 class Capture(Revisions):
     """What :func:`capture` returns: a context manager that gives the :class:`Maps`.
 
-    :meth:`attended` receives every record before its weights are built.
+    It is the listener of an interceptor: :meth:`attended` receives the record of each attention, builds what is kept, and
+    adds it to the maps. Calls like earlier ones go to :meth:`took`, which is faster.
     """
 
     model: nn.Module
@@ -53,7 +54,7 @@ class Capture(Revisions):
     prefix: int | None = None
     stream: str | Path | None = None
     values: bool = False
-    long: LongTexts = field(default_factory=LongTexts)
+    long: OverviewOptions = field(default_factory=OverviewOptions)
 
     chunk_bytes: ClassVar[int] = 64 * 2**20  # scores are computed for as many rows at a time as fit into this
 
@@ -71,9 +72,9 @@ class Capture(Revisions):
         self._stack = ExitStack()
         self._names: ModuleNames | None = None
         self._skipped: set[str] = set()
-        self._waiting: dict[str, Tensor] = {}
+        self._waiting: dict[str, Tensor] = {}  # weights that reduce= will fold, when they can no longer change
         self.by_rows = self.reduce is not None and _positional(self.reduce) >= 3
-        self._noted: dict[str, dict[str, None]] = {}  # the modules that each note is about
+        self._noted: dict[str, dict[str, None]] = {}  # for each note, the modules that it is about
         self._missed: Counter[tuple[str, str, tuple[int, ...] | None]] = Counter()
 
     def __enter__(self) -> Maps:
@@ -85,11 +86,11 @@ class Capture(Revisions):
         if self._quick is not None:
             self._quick.modules = max(1, expected)
         if not expected:
-            self._say_what_is_not_seen(self._names.modules)
+            self._report_unseen_modules(self._names.modules)
         return self.maps
 
-    def _say_what_is_not_seen(self, modules: Mapping[str, nn.Module]) -> None:
-        """Modules that run outside of Python, or in other threads. A model that has some is not learned."""
+    def _report_unseen_modules(self, modules: Mapping[str, nn.Module]) -> None:
+        """Report modules whose attention cannot be intercepted: they run outside of Python, or in other threads."""
         unseen = any(map(_is_unseen, set(map(type, modules.values()))))
         for name, module in modules.items() if unseen else ():
             if isinstance(module, torch.jit.ScriptModule):
@@ -116,7 +117,7 @@ class Capture(Revisions):
         if self._names is not None:
             self.maps.image_tokens = image_tokens_of(self.model, self._names.image_grids)
         if self.long.overview is not None and torch.cuda.is_initialized():
-            torch.cuda.synchronize()  # overviews are copied to the host while the model runs on
+            torch.cuda.synchronize()  # overviews are copied to the host asynchronously
         if self.stream is not None:
             self.storage.finish(self.maps.records)
         if kind is None:
@@ -141,6 +142,7 @@ class Capture(Revisions):
         return self._quick is not None and self._quick.take(call, moment)
 
     def attended(self, record: AttentionRecord) -> None:
+        """Build what is kept of this attention, drop the tensors of the model, and add the record to the maps."""
         _, heads_count, queries, _ = record.shape
         rows = ALL if self.rows is None else select(self.rows, queries)
         heads = ALL if self.heads is None else select(self.heads, heads_count)
@@ -150,9 +152,9 @@ class Capture(Revisions):
             return
         running = record.running
         before = self.storage.used
-        with Plainly(running.device):
+        with ModesOff(running.device):
             try:
-                if self.long.overview is None:  # which tells it with its check
+                if self.long.overview is None:  # an overview sets it together with its check
                     record.check.allowed = running.rounding(record.shape[3])
                 reason = self.keep(record, rows, heads)
             except (RuntimeError, ValueError, IndexError) as error:  # most likely too little memory
@@ -172,7 +174,7 @@ class Capture(Revisions):
         if self.reduce is None:
             self.maps.add(record)
             return
-        self.fold(record.name)  # what was waiting
+        self.fold(record.name)  # the map of the call before this one can no longer change
         self.maps.add(record)
         if record.stored is not None:
             self._waiting[record.name] = record.weights
@@ -182,6 +184,7 @@ class Capture(Revisions):
 
     @staticmethod
     def _keep_values(record: AttentionRecord, projections: ProjectionWatch) -> None:
+        """Compute the norms of ``values=True`` now if the output projection is known, else when the model applies it."""
         running = record.running
         if running.projection is not None and running.value is not None:
             with torch.inference_mode(False), torch.no_grad():
@@ -196,7 +199,7 @@ class Capture(Revisions):
             found.reduced = self.reduced(found.reduced, weights, *more)
 
     def _layout(self, record: AttentionRecord) -> Layout | None:
-        """How the keys lie: the grid that the caller gave is for attention that fits it."""
+        """How the keys lie on an image: as the caller says with ``grid=`` if that fits, else as the model states it."""
         known, declared = record.layout, record.running.layout_declared
         options = self._options if record.windows is None else self._options._replace(grid=None)
         return options.layout(known, record.shape[3], record.name, declared)
@@ -204,6 +207,7 @@ class Capture(Revisions):
     # -- warnings ----------------------------------------------------------------------------------------------
 
     def _warn(self) -> None:
+        """Warn about maps that do not agree with the model, that were dropped, or that are missing altogether."""
         if self._quick is not None:
             self._quick.fetch()
         Check.fetch([record.check for found in self.maps.values() for record in found.made])
@@ -308,11 +312,12 @@ def capture(
     >>> maps[0].overview.shape, maps[0].cell, maps[0].per_key.received.shape, maps[0].row(4).shape
     (torch.Size([1, 4, 2, 2]), (3, 3), torch.Size([1, 4, 5]), torch.Size([1, 4, 5]))
     """
-    long = LongTexts(overview, keep_keys)
+    long = OverviewOptions(overview, keep_keys)
     return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream, values, long)
 
 
 def _check_options(options: Capture) -> None:
+    """Raise an error if an option is wrong, before the model runs."""
     if not isinstance(options.model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {describe(options.model)}")
     dtype, reduce, stream = options.dtype, options.reduce, options.stream
@@ -338,12 +343,12 @@ def _check_options(options: Capture) -> None:
 
 @functools.lru_cache(4096)
 def _is_unseen(kind: type[nn.Module]) -> bool:
-    """Whether modules of this class run where nothing is seen."""
+    """Whether modules of this class run outside of Python or in other threads, where nothing can be intercepted."""
     return issubclass(kind, torch.jit.ScriptModule | nn.DataParallel)
 
 
 def _positional(function: Callable[..., Any]) -> int:
-    """How many arguments a function takes by position; 2 if it does not tell."""
+    """How many positional arguments a function requires; 2 if it has no signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

@@ -1,5 +1,8 @@
-"""The comparison of a map with what the model computed. While the model runs its numbers stay on the device; they are
-reduced when they are read, so that nothing waits."""
+"""``Check``: the comparison of a map with what the model computed.
+
+Errors stay on the device while the model runs, and are reduced to one number when they are read, so that a capture
+never synchronizes with a GPU.
+"""
 
 import math
 from collections import defaultdict
@@ -14,11 +17,12 @@ NOT_COMPARED = "nothing: the weights were given"
 
 @dataclass(eq=False)
 class Rounding:
-    """How large an error may be by rounding: ``times`` the largest magnitude of what is compared.
+    """The error that rounding may cause: ``times`` the largest magnitude of the compared tensor.
 
     Attributes:
         largest: the largest magnitude.
-        sums: the largest sum of a row's weights, if it may be more than one.
+        times: the factor, from the precision of the dtype.
+        sums: the largest sum of a row's weights, if it may exceed one.
     """
 
     largest: Tensor | float
@@ -31,7 +35,7 @@ class Rounding:
 
 
 def allowed_by_rounding(largest: float, times: float) -> float:
-    """``times`` the largest magnitude, which is not zero; not a number if that is none.
+    """``times`` the largest magnitude, at least 1e-30 so that zeros do not have to be exact; NaN stays NaN.
 
     >>> allowed_by_rounding(2.0, 0.25), allowed_by_rounding(0.0, 1.0)
     (0.5, 1e-30)
@@ -43,7 +47,7 @@ class Check:
     """The comparison of a map with what the model computed.
 
     Attributes:
-        against: what was compared with: "kernel", "product" (the model's own), "layer" (its whole output), …
+        against: what the map was compared with: "kernel", "product" (the model's own), "layer" (its whole output), …
         error: max |weights @ V − what was returned|; None if nothing could be compared.
         allowed: how large ``error`` may be by rounding alone.
         logsumexp_error: the same for the logsumexp of the scores, if the kernel returned it.
@@ -63,7 +67,7 @@ class Check:
         logsumexp_error: Tensor | None = None,
     ) -> None:
         self.against, self._error, self._allowed, self._logsumexp_error = against, error, allowed, logsumexp_error
-        self._sums: list[Tensor] | None = None  # of rows, which are one if the logsumexp is right
+        self._sums: list[Tensor] | None = None  # sums of rows, which are 1 if the kernel's logsumexp is right
 
     @property
     def error(self) -> Tensor | None:
@@ -94,13 +98,34 @@ class Check:
         error, allowed = self.error, self._allowed
         return error is None or allowed is None or float(error) <= float(allowed)
 
+    @classmethod
+    def joined(cls, checks: Sequence["Check"], against: str) -> "Check":
+        """One check for all parts of a map, with the largest errors. It agrees if every part does: the larger rounding of one
+        part does not excuse the error of another.
+
+        >>> small, large = Rounding(0.1, 1e-2), Rounding(100.0, 1e-2)
+        >>> wrong, right = Check("kernel", torch.tensor(0.5), small), Check("kernel", torch.tensor(0.7), large)
+        >>> wrong.agrees, right.agrees, Check.joined([wrong, right], "kernel").agrees
+        (False, True, False)
+        """
+        whole = cls(against)
+        for check in checks:
+            whole.add(check.error, check.logsumexp_error)
+        allowed = [check.allowed for check in checks if check.allowed is not None]
+        exceeded = [check.allowed for check in checks if check.allowed is not None and not check.agrees]
+        if exceeded:
+            whole.allowed = torch.stack(exceeded).amin()
+        elif allowed:
+            whole.allowed = torch.stack(allowed).amax()
+        return whole
+
     def add(self, error: Tensor | None, logsumexp_error: Tensor | None) -> None:
-        """Take the errors of some more rows into account: one number, or several of which the largest counts."""
+        """Add the errors of further rows: a number each, or a tensor of which the largest element counts."""
         self._error = _larger(self._error, error)
         self._logsumexp_error = _larger(self._logsumexp_error, logsumexp_error)
 
     def add_sums(self, sums: Tensor) -> None:
-        """Take rows into account of which the sums of exp(scores − the kernel's logsumexp) are known."""
+        """Add further rows, given their sums of exp(scores − the kernel's logsumexp): the logarithm is the error."""
         if self._sums is None:
             self._sums = [sums]
         else:
@@ -108,7 +133,7 @@ class Check:
 
     @staticmethod
     def fetch(checks: Sequence["Check"]) -> None:
-        """Bring the numbers of all checks to the host, with one copy for each kind of number."""
+        """Copy the numbers of all checks to the host, with one copy for each device and dtype."""
         kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
         for check in checks:
             for x in check._numbers():

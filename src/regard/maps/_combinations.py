@@ -1,8 +1,8 @@
-"""Sums of outputs of attention: of which outputs a tensor is made, and with which factors.
+"""Linear combinations of the outputs of attention: which outputs a tensor is made of, and with which factors.
 
 A model may merge two parts of one softmax by their logsumexp, g·O₁ + (1 − g)·O₂ in any algebraic form, or subtract two
-attentions over the same values, O₁ − λ·O₂ (differential attention, whose map is A₁ − λA₂). All of these are linear
-combinations whose factors are numbers for each row.
+attentions over the same values, O₁ − λ·O₂ (differential attention, whose map is A₁ − λA₂). In all of these each output
+has a factor that is one number for each row of its map.
 """
 
 import math
@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 
 class Memory:
-    """Where a tensor lies in memory. The memory may be freed, and used again by another tensor."""
+    """The memory of a tensor, to recognize the same tensor later without keeping it alive."""
 
     def __init__(self, x: Tensor | None) -> None:
         self._at: tuple[Any, ...] | None = None
@@ -29,12 +29,11 @@ class Memory:
                 self._at = None
 
     def joins(self, others: list["Memory"]) -> "Memory":
-        """That of the others which is the same memory, still in use; else this one."""
+        """The one of the others that is the same memory, if that was not freed since; else this one."""
         return next((x for x in others if x._at is not None and x._at == self._at and not x._storage.expired()), self)
 
     def multiple(self, of: "Memory") -> float | None:
-        """The number by which the other's tensor was multiplied to give this one; None if there is none, or if either is
-        gone."""
+        """The number c with this tensor = c · the other tensor; None if there is none, or if either was freed."""
         mine, other = (None if x._tensor is None else x._tensor() for x in (self, of))
         if mine is None or other is None or self._at is None or mine.shape != other.shape or min(mine.shape[-2:]) < 2:
             return None
@@ -46,24 +45,25 @@ class Memory:
                 factor = float(mine.flatten()[at]) / (float(other.flatten()[at]) or math.nan)
                 near = 4 * torch.finfo(mine.dtype).eps
                 return factor if factor and torch.allclose(mine, factor * other, rtol=near, atol=0) else None
-        except RuntimeError:  # of a dtype with which nothing can be computed
+        except RuntimeError:  # a dtype without arithmetic
             return None
 
 
 @dataclass(eq=False)
 class Followed:
-    """An output of the running call of a module.
+    """An output of attention in the running call of a module, which is followed: what the model does with it may change
+    its map.
 
     Attributes:
-        name: of its map.
+        name: the name of its map.
         lead: ``(batch, heads, queries)`` of its map.
-        heads: ``(batch, heads, queries, width)``; None for the first output of a call, of which no memory is kept.
-        values: where its values lie in memory.
-        tokens_first: whether tokens come before heads.
-        with_logsumexp: whether the model has the logsumexp of its scores.
-        taken: whether a factor that was computed from it is in the map already.
+        heads: the output ``(batch, heads, queries, width)``; None for the first output of a call, to save memory.
+        values: the memory of its values.
+        tokens_first: whether the token axis comes before the head axis.
+        with_logsumexp: whether the model also has the logsumexp of its scores.
+        taken: whether a factor that the model computed from this logsumexp was applied to the map.
         lost: whether such a factor was used in a way that is not followed.
-        chosen: for a part of an output, which of its heads these are.
+        chosen: for a part of an output, the indices of its heads.
     """
 
     name: str
@@ -77,11 +77,12 @@ class Followed:
     chosen: tuple[int, ...] | None = None
 
 
+# A linear combination: the factor of each output, a number or one number per row, (batch, heads, queries, 1).
 Terms = dict[Followed, Any]
 
 
 class Combinations:
-    """The tensors that are alive and are combinations of outputs."""
+    """The tensors that are known to be linear combinations of outputs."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Tensor], Terms]] = {}
@@ -91,7 +92,7 @@ class Combinations:
 
     @property
     def ids(self) -> set[int]:
-        """Of the tensors; some may be gone."""
+        """The ids of the tensors; some may have been freed."""
         return set(self._known)
 
     def get(self, x: Any) -> Terms | None:
@@ -105,31 +106,32 @@ class Combinations:
         self._known.clear()
 
     def without(self, gone: list[Followed]) -> None:
-        """Forget all tensors that these outputs are a part of."""
+        """Forget all combinations that contain one of these outputs."""
         self._known = {key: entry for key, entry in self._known.items() if not any(x in entry[1] for x in gone)}
 
 
 def row_factors(terms: Terms, factor: Any, whole: Tensor, divided: bool = False) -> Terms | None:
-    """For each output in ``whole``, what a factor or divisor does to its rows; None if it is not one number for each."""
+    """The factor of the rows of each output, if ``whole`` is multiplied with (or divided by) ``factor``; None if a factor differs
+    within a row."""
     with torch.no_grad(), torch._C.DisableTorchFunction():
         rows = {output: _rows(factor, whole, output, divided) for output in terms}
         return None if None in rows.values() else rows
 
 
 def scaled(terms: Terms, factor: Any, whole: Tensor) -> Terms | None:
-    """The terms of ``whole`` times a factor; None if it is not one number for each row."""
+    """The terms of ``whole`` times a factor; None if the factor differs within a row."""
     rows = row_factors(terms, factor, whole)
     return None if rows is None else times(terms, rows)
 
 
 def times(terms: Terms, rows: Terms) -> Terms:
-    """The terms after each output was multiplied with a factor of its own."""
+    """The terms after each output was multiplied with its own factor."""
     with torch.no_grad(), torch._C.DisableTorchFunction():
         return {output: old * rows[output] for output, old in terms.items()}
 
 
 def aligned(factor: Tensor, letters: str, of_whole: str) -> Tensor | None:
-    """An operand of einsum with the axes of another one, those that it lacks of size 1; None if it has more.
+    """An operand of einsum with the axes of another operand, of size 1 where it has none; None if it has further axes.
 
     >>> aligned(torch.ones(5, 2), "nb", "bhnd").shape
     torch.Size([2, 1, 5, 1])
@@ -148,9 +150,9 @@ def total(first: Terms, second: Terms) -> Terms:
 
 
 def some_heads(whole: Tensor, terms: Terms, part: Any, index: Any) -> Terms | None:
-    """The terms of ``part``, which is ``whole[index]`` and holds some heads of one output; None if it does not."""
+    """The terms of ``part = whole[index]`` if it holds some heads of one output; None for anything else."""
     output, factor = next(iter(terms.items()))
-    if len(terms) > 1 or isinstance(factor, Tensor) or not isinstance(part, Tensor) or part.ndim != whole.ndim != 3:
+    if len(terms) > 1 or isinstance(factor, Tensor) or not isinstance(part, Tensor) or part.ndim != whole.ndim:
         return None
     changed = [axis for axis in range(part.ndim) if part.shape[axis] != whole.shape[axis]]
     batch, heads, queries = output.lead or (0, 0, 0)
@@ -161,7 +163,8 @@ def some_heads(whole: Tensor, terms: Terms, part: Any, index: Any) -> Terms | No
         return None
     axis = changed[0]
     with torch.no_grad(), torch._C.DisableTorchFunction():
-        numbers = torch.arange(heads).view(*(heads if i == axis else 1 for i in range(whole.ndim))).expand(whole.shape)
+        numbers = torch.arange(heads, device=whole.device)  # where an index may be, too
+        numbers = numbers.view(*(heads if i == axis else 1 for i in range(whole.ndim))).expand(whole.shape)
         chosen = numbers[index].movedim(axis, 0).flatten(1)[:, 0].tolist()
     lead = (batch, len(chosen), queries)
     return {Followed(output.name, lead, None, output.values, chosen=tuple(chosen)): factor}
@@ -172,7 +175,7 @@ def is_negative(factor: Any) -> bool:
 
 
 def _rows(factor: Any, whole: Tensor, output: Followed, divided: bool) -> Any:
-    """A number, or one for each row of the map, ``(batch, heads, queries, 1)``; None for other factors."""
+    """A factor as a number, or as one number for each row of the map, ``(batch, heads, queries, 1)``; else None."""
     if isinstance(factor, int | float):
         return (1 / factor if factor else None) if divided else float(factor)
     if not isinstance(factor, Tensor) or not factor.is_floating_point() or factor.ndim > whole.ndim:
@@ -181,23 +184,23 @@ def _rows(factor: Any, whole: Tensor, output: Followed, divided: bool) -> Any:
     if found.numel() == 1:
         return found.reshape(())
     if found.shape[-1] != 1:
-        if found.ndim != whole.ndim or found.stride(-1) != 0:  # not expanded along the width
+        if found.ndim != whole.ndim or found.stride(-1) != 0:  # it differs along the width
             return None
         found = found[..., :1]
     try:
         found = found.expand(*whole.shape[:-1], 1)[..., 0]
-    except RuntimeError:  # it makes the output larger
+    except RuntimeError:  # the product broadcasts the output to a larger shape
         return None
     if output.tokens_first or (found.shape != output.lead and found.ndim == 3):
         found = found.transpose(1, 2)
-    if found.ndim == 2 and found.numel() == math.prod(output.lead):  # samples and heads are one axis
+    if found.ndim == 2 and found.numel() == math.prod(output.lead):  # samples and heads are folded into one axis
         found = found.reshape(output.lead)
     return found.unsqueeze(-1) if found.shape == output.lead else None
 
 
 def per_row(factor: Any, like: Tensor) -> Tensor | None:
-    """A factor of outputs ``(batch, heads, queries, width)`` as one of rows, ``(batch, heads, queries)`` or smaller; None if
-    it differs along the width."""
+    """A factor of outputs ``(batch, heads, queries, width)`` as a factor of rows, which broadcasts with
+    ``(batch, heads, queries)``; None if it differs along the width."""
     found = factor.detach() if isinstance(factor, Tensor) else torch.tensor(float(factor))
     found = found.to(like)
     if found.ndim == 0:

@@ -1,4 +1,4 @@
-"""``Maps``: a mapping from the names of modules to their maps."""
+"""``Map``: the attention of one module. ``Maps``: all maps of a capture, by the names of their modules."""
 
 import copy
 import fnmatch
@@ -76,7 +76,7 @@ class Map(CallList, LongMap):
 
     @property
     def over(self) -> Over:
-        """What keys are: "tokens", "channels", or "samples", which are other ones for each query."""
+        """What the keys are: "tokens", "channels", or "samples", a set of keys for each query."""
         return self.latest.axes.over
 
     @property
@@ -86,7 +86,7 @@ class Map(CallList, LongMap):
 
     @property
     def key_positions(self) -> Int[Tensor, "keys"] | None:
-        """The same of the keys: −1 for empty slots of a static cache."""
+        """Where the keys of the latest call lie in the whole sequence; −1 for empty slots of a static cache."""
         return None if self.latest.positions is None else self.latest.positions.key_positions
 
     @property
@@ -115,7 +115,7 @@ class Map(CallList, LongMap):
         r"""How large the output of each head is for each query, behind the output projection:
         :math:`\lVert \sum_j A_{ij}\, v_j W_h \rVert`, after ``capture(values=True)``."""
         if self.latest.norms is None:
-            return self.latest.contributions[..., 0]  # which says what is missing
+            return self.latest.contributions[..., 0]  # raises an error that says what is missing
         norms: Tensor = self.latest.norms.heads
         windows = self.latest.windows
         if windows is not None and self.latest.rows is None:
@@ -178,11 +178,11 @@ class Maps(Mapping[str, Map]):
         return found
 
     def keep(self, name: str, call: Recordable) -> None:
-        """Append a call to the map of this name, of which the record is made when somebody looks."""
+        """Append a call to the map of this name. Its record is made when the map's calls are first read."""
         self.ensure(name).later.append(call)
 
     def ensure(self, name: str) -> Map:
-        """The map of this name, which may have no calls yet."""
+        """The map of this name. If there was none, an empty one is added."""
         found = self._maps.get(name)
         if found is None:
             found = self._maps[name] = Map(name)
@@ -390,7 +390,7 @@ def _row(found: Map) -> tuple[str, ...]:
 
 
 def _cells(record: AttentionRecord) -> str:
-    """An overview, as in ``1×4×16384×16384 in 128×128 cells``."""
+    """The size of an overview, as in ``1×4×16384×16384 in 128×128 cells``."""
     rows, columns = (0, 0) if record.overview is None else record.overview.mass.shape[2:]
     return "×".join(map(str, record.shape)) + f" in {rows}×{columns} cells"
 

@@ -1,10 +1,10 @@
 """How much each head contributes: the norms of values behind the layer's own output projection.
 
 A weight alone does not say how much a token contributes: a sink has large weights and small values. The contribution of
-key j to query i by head h is the vector A_ij · v_j W_h, where W_h are the columns of the output projection that belong to
-the head. Only norms are kept: ‖v_j W_h‖ for each key, and ‖Σ_j A_ij v_j W_h‖ for each query.
+key j to query i by head h is the vector A_ij · v_j W_h, where W_h are the columns of the output projection that belong
+to the head. Only norms are kept: ‖v_j W_h‖ for each key, and ‖Σ_j A_ij v_j W_h‖ for each query.
 
-The projection is found by what it is applied to: the first product of a weight matrix with exactly the heads' outputs.
+The output projection is found by its input: it is the first product of a weight matrix with exactly the merged heads.
 """
 
 import math
@@ -20,7 +20,7 @@ from regard.maps._record import AttentionRecord
 
 # Functions of torch that apply a projection.
 PROJECTIONS = frozenset({"linear", "addmm", "matmul", "__matmul__", "mm", "conv2d"})
-_TRIES = 6  # products after an attention that are compared with its output
+_TRIES = 6  # products after an attention whose input is compared with the attention's output
 
 
 @dataclass(eq=False)
@@ -37,12 +37,12 @@ class ValueNorms:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """By name, for files."""
+        """Both tensors by name, as files store them."""
         return {"keys": self.keys, "heads": self.heads}
 
     @classmethod
     def of(cls, tensors: dict[str, Tensor], record: AttentionRecord) -> "ValueNorms":
-        """What :attr:`tensors` gave; an error if it does not fit the record."""
+        """The norms from :attr:`tensors`; an error if they do not fit the record."""
         batch, _, queries, keys = record.shape
         heads = record.shape[1] if record.heads is None else len(record.heads)
         rows = queries if record.rows is None else len(record.rows)
@@ -53,13 +53,13 @@ class ValueNorms:
 
 
 class ProjectionWatch:
-    """Waits for the output projection of the latest attention, and gives its record the norms."""
+    """Waits for the output projection of the latest attention, and adds the norms to its record."""
 
     def __init__(self) -> None:
         self._waiting: tuple[AttentionRecord, Tensor, Tensor, int] | None = None
 
     def expect(self, record: AttentionRecord, value: Tensor | None, output: Tensor | None) -> None:
-        """The attention of this record is done.
+        """Wait for the output projection of this record's attention.
 
         Args:
             value, output: ``(batch, heads, tokens, width)``, as the model computed them.
@@ -67,11 +67,11 @@ class ProjectionWatch:
         self._waiting = None if value is None or output is None else (record, value.detach(), output.detach(), _TRIES)
 
     def close(self) -> None:
-        """Release the tensors of the latest attention, whose projection did not come."""
+        """Release the tensors of the latest attention, if no projection followed."""
         self._waiting = None
 
     def projected(self, record: AttentionRecord, value: Tensor, output: Tensor, weight: Tensor) -> None:
-        """The projection is known: ``(heads · width, out)``."""
+        """Compute the norms with this projection, ``(heads · width, out)``."""
         count, width = output.shape[1], output.shape[3]
         with torch.no_grad(), torch.autocast(value.device.type, enabled=False):
             by_head = exact(weight.detach()).reshape(count, width, -1)
@@ -98,6 +98,7 @@ class ProjectionWatch:
 
 
 def _norms(x: Tensor, gram: Tensor) -> Tensor:
+    """√(x G xᵀ) for each vector x. Rounding may make the product slightly negative."""
     return ((x @ gram) * x).sum(-1).clamp_min(0).sqrt()
 
 
@@ -114,7 +115,7 @@ def _select(record: AttentionRecord) -> None:
 
 
 def _operands(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
-    """What is projected, ``(…, in)``, and the weight, ``(in, out)``."""
+    """The input ``(…, in)`` and the weight ``(in, out)`` of a projection; None if this call is none."""
     given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
     if function == "addmm":
         given = given[1:]
@@ -130,8 +131,8 @@ def _operands(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
 
 
 def _is_merged(x: Tensor, output: Tensor) -> bool:
-    """Whether x is ``(batch · queries, heads · width)`` of the output ``(batch, heads, queries, width)``, in this order of
-    the batch or in the other."""
+    """Whether x holds the merged heads of the output ``(batch, heads, queries, width)``: ``(batch · queries, heads · width)``
+    or ``(queries · batch, heads · width)``."""
     if x.numel() != output.numel() or x.dtype != output.dtype:
         return False
     flat = x.reshape(-1, math.prod(output.shape[1::2]))

@@ -1,8 +1,8 @@
-"""Products of matrices on a CPU, by the faster of the two libraries that torch has for them.
+"""Matrix products on a CPU, by the faster one of torch's two libraries, MKL and oneDNN.
 
-``torch.matmul`` multiplies float32 by MKL. On AMD's processors with AVX-512, oneDNN takes half as long. torch has no public
-function for such a product: the operator is the one that its compiler inserts for linear layers. Where it is missing, or may
-round to bfloat16, MKL computes the same.
+``torch.matmul`` uses MKL for float32. On AMD processors with AVX-512, oneDNN takes half as long. torch has no public
+function for a oneDNN product, so this uses the operator that its compiler inserts for linear layers. If that operator
+is missing, or may round to bfloat16, MKL is used.
 """
 
 import functools
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_WORTHWHILE = 2**22  # multiplications in one product, from which on the calls of an operator do not matter
+_WORTHWHILE = 2**22  # multiplications in one product from which on the overhead of an operator does not matter
 
 
 def products(x: Tensor, y: Tensor, scale: float = 1.0, out: Tensor | None = None) -> Tensor:
@@ -40,27 +40,27 @@ def products(x: Tensor, y: Tensor, scale: float = 1.0, out: Tensor | None = None
 
 
 def _linear(x: Tensor, y: Tensor) -> Callable[..., Tensor] | None:
-    """oneDNN's product, if it is faster for these."""
+    """oneDNN's operator for x @ y.mT, if it is usable and faster; else None."""
     if x.dtype is not torch.float32 or math.prod(x.shape[1:]) * y.shape[1] < _WORTHWHILE:
         return None
-    if not (_is_dense(y) or _is_dense(y.mT)):  # for rows that lie apart it is many times slower
+    if not (_is_dense(y) or _is_dense(y.mT)):  # oneDNN is many times slower for rows with gaps between them
         return None
-    if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad):  # it has no gradient
+    if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad):  # the operator is not differentiable
         return None
     settings: Any = torch.backends.mkldnn
-    precision = getattr(getattr(settings, "matmul", None), "fp32_precision", None)  # an older torch has another setting
+    precision = getattr(getattr(settings, "matmul", None), "fp32_precision", None)  # not in older versions of torch
     exact = settings.enabled and precision in ("none", "ieee")
     return _operator() if exact and x.device.type == "cpu" else None  # type: ignore[no-any-return]
 
 
 def _is_dense(x: Tensor) -> bool:
-    """Whether each matrix is one block of memory, row after row."""
+    """Whether each matrix is contiguous."""
     return x.stride(2) == 1 and x.stride(1) == x.shape[2]
 
 
 @functools.cache
 def _operator() -> Any:
-    """None where MKL is as fast, or where this version of torch has no such operator."""
+    """oneDNN's operator; None where MKL is as fast, or if this version of torch does not have it."""
     if not torch.backends.mkldnn.is_available() or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return None
     return getattr(torch.ops.mkldnn, "_linear_pointwise", None)

@@ -1,4 +1,4 @@
-"""Records as one safetensors file with a JSON description. Nothing is unpickled."""
+"""Saves records as one safetensors file with a JSON description, and loads them. Nothing is unpickled."""
 
 import json
 from dataclasses import asdict
@@ -16,6 +16,7 @@ from regard.support.reading import UnreadableError, check_regular, parse_json
 
 _DTYPES = (None, "float16", "bfloat16", "float32", "uint8")
 
+# Records, missed attention, and notes.
 Read = tuple[list[AttentionRecord], list[Missed], list[str]]
 
 
@@ -48,7 +49,7 @@ def write_records(
 
 
 def read_records(path: Path) -> Read:
-    """The records, what was missed, and notes, of what :func:`write_records` wrote, or of a folder of streamed maps."""
+    """Read what :func:`write_records` wrote, or a folder of streamed maps (see :mod:`regard.maps._folders`)."""
     if path.is_dir():
         return read_folder(path), [], []
     path = path if path.exists() else _with_suffix(path)
@@ -97,7 +98,7 @@ def _with_suffix(path: Path) -> Path:
 
 
 def _encode(weights: Tensor, dtype: str | None) -> tuple[Tensor, Tensor | None]:
-    """uint8 counts in steps of 1/255 of each head's largest weight: off by half a step at most."""
+    """Weights in this dtype, and the scale of uint8: a step is 1/255 of the head's largest weight, the error half a step."""
     if dtype != "uint8":
         return (weights if dtype is None else weights.to(getattr(torch, dtype))).contiguous(), None
     scale = weights.float().amax((-2, -1), keepdim=True) if weights.numel() else weights.new_zeros(1).float()

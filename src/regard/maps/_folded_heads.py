@@ -1,8 +1,8 @@
-"""Heads and samples that are folded into one axis: which of them comes first.
+"""Which comes first if a model folds heads and samples into one axis: the heads or the samples?
 
-Most models fold ``(batch, heads)``; some fold ``(heads, batch)``. The attention itself is the same, so only what the model
-does with its output tells: it merges the heads of each token, and the result contains the numbers in one order or in the
-other.
+Most models fold ``(batch, heads)``; some fold ``(heads, batch)``. The attention itself is the same in both cases. What
+shows the order is the next step of the model: it merges the heads of each token, and the result fits only one of the
+two orders.
 """
 
 import weakref
@@ -16,11 +16,13 @@ from regard.maps._record import Computation
 
 Order = Literal["samples first", "heads first", "unknown"]
 _RESHAPES = frozenset({"view", "reshape", "unflatten"})
-_STEPS = 24  # functions of torch after an attention that may merge its heads
+_STEPS = 24  # torch functions after an attention among which the one that merges its heads is looked for
 
 
 @dataclass
 class _Waiting:
+    """The attention whose order is not known yet."""
+
     name: str
     output: Tensor  # (batch, heads, queries, width), if samples come first
     own: weakref.ref[Tensor]  # the output in the model's layout
@@ -28,23 +30,23 @@ class _Waiting:
 
 
 class FoldedHeads:
-    """Waits until the heads of the latest folded attention are merged.
+    """Waits until the model merges the heads of the latest folded attention.
 
     Attributes:
-        waiting: the attention; None if there is none to wait for.
+        waiting: this attention; None if there is none.
     """
 
     def __init__(self) -> None:
         self.waiting: _Waiting | None = None
 
     def expect(self, name: str, running: Computation, own: Any) -> None:
-        """An attention is recorded. What the model does with its output follows."""
+        """Wait for the heads of this attention to be merged, if they are folded with the samples."""
         output = running.output
         if running.folded and output is not None and min(output.shape[:2]) > 1 and isinstance(own, Tensor):
             self.waiting = _Waiting(name, output.detach(), weakref.ref(own))
 
     def saw(self, function: str, args: tuple[Any, ...], out: Any) -> tuple[str, Order] | None:
-        """A function of torch ran. The name of the attention and its order, if the function shows it."""
+        """A torch function ran. Returns the name of the attention and its order, if this function shows it."""
         waiting = self.waiting
         if waiting is None:
             return None
@@ -61,13 +63,13 @@ class FoldedHeads:
         return waiting.name, order
 
     def give_up(self) -> tuple[str, Order] | None:
-        """Nothing more follows: the name of the attention whose order remains unknown, if there is one."""
+        """Stop waiting. Returns the name of the attention whose order remains unknown, if there is one."""
         waiting, self.waiting = self.waiting, None
         return None if waiting is None else (waiting.name, "unknown")
 
 
 def _merged(out: Tensor, output: Tensor) -> Order | None:
-    """The order, if ``out`` holds the merged heads of each token, sample by sample or position by position."""
+    """The order, if ``out`` holds the merged heads of each token (batch first or tokens first); else None."""
     batch, heads, _, width = output.shape
     if out.ndim < 2 or out.shape[-1] != heads * width or out.dtype != output.dtype:
         return None
@@ -82,7 +84,7 @@ def _merged(out: Tensor, output: Tensor) -> Order | None:
 
 
 def _split(out: Tensor, output: Tensor) -> Order | None:
-    """The order, if ``out`` has an axis for the samples and one for the heads, and they differ in size."""
+    """The order, if ``out`` has one axis for samples and one for heads, and their sizes differ; else None."""
     batch, heads = output.shape[:2]
     if batch == heads or out.ndim < 4:
         return None

@@ -1,6 +1,6 @@
-"""A folder of streamed maps: one file of plain numbers for each tensor, and an index that says what they are.
+"""A folder of streamed maps: a raw binary file for each tensor, and an index ``maps.json`` that describes them.
 
-Nothing is unpickled. Files are mapped into memory, so that a map is read when it is used.
+Nothing is unpickled. Files are memory-mapped, so that a map is read from disk when it is used.
 """
 
 import json
@@ -25,7 +25,7 @@ _DTYPES = {
 }
 _MAPS = ("float16", "bfloat16", "float32", "float64")
 
-# What a description of the wrong form raises where its parts are used.
+# Errors that a malformed description raises where its parts are used.
 WRONG = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError)
 
 
@@ -33,7 +33,7 @@ def write_index(folder: Path, records: list[AttentionRecord], file_of: Callable[
     """Describe the maps of a folder in its ``maps.json``, so that they can be read later.
 
     Args:
-        file_of: the name of the file in which a tensor lies already; None if it is not in the folder.
+        file_of: the name of the file that already holds a tensor; None if none does.
     """
     calls = []
     for number, record in enumerate(records):
@@ -68,7 +68,7 @@ def _write(path: Path, x: Tensor) -> str:
 
 
 def _describe(scores: AttentionScores) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """How the weights follow from queries and keys: numbers, and tensors by name."""
+    """Everything from which weights can be computed: numbers for the index, and tensors by name."""
     band = scores.band
     shift = None if band is None else band.shift if isinstance(band.shift, int) else band.shift.tolist()
     about: dict[str, Any] = {"scale": scores.scale, "softcap": scores.softcap}
@@ -86,7 +86,7 @@ def _describe(scores: AttentionScores) -> tuple[dict[str, Any], dict[str, Tensor
 
 
 def read_folder(folder: Path) -> list[AttentionRecord]:
-    """The records of a folder that :func:`write_index` described."""
+    """The records of a folder whose index :func:`write_index` wrote."""
     index = folder / "maps.json"
     if not index.exists():
         raise FileNotFoundError(f"{folder} has no maps.json: capture(stream=…) did not write it")
@@ -100,6 +100,7 @@ def read_folder(folder: Path) -> list[AttentionRecord]:
 
 
 def _read_call(folder: Path, call: dict[str, Any]) -> AttentionRecord:
+    """One record, from its description in the index."""
     weights = _mapped(folder, call["file"], call["dtype"], call["shape"], _MAPS) if "file" in call else None
     parts = {
         name: _mapped(folder, part["file"], part["dtype"], part["shape"], tuple(_DTYPES))
@@ -116,7 +117,7 @@ def _read_call(folder: Path, call: dict[str, Any]) -> AttentionRecord:
 
 
 def _scores(about: dict[str, Any], tensors: dict[str, Tensor], record: AttentionRecord) -> AttentionScores:
-    """Queries and keys, and what changes their scores. What does not fit the map is refused."""
+    """Queries, keys, and everything that changes their scores. An error if they do not fit the map."""
     query, key = tensors["query"], tensors["key"]
     batch, heads, queries, keys = record.shape
     shared = key.shape[1] if key.ndim == 4 else 0
@@ -145,6 +146,7 @@ def _scores(about: dict[str, Any], tensors: dict[str, Tensor], record: Attention
 
 
 def _band(about: Any, batch: int) -> Band:
+    """A band from the index; an error if it is none."""
     left, right, shift = about
     if any(limit is not None and type(limit) is not int for limit in (left, right)):
         raise ValueError(f"a band has the limits {left!r:.40} and {right!r:.40}, which are no numbers of keys")
@@ -156,8 +158,8 @@ def _band(about: Any, batch: int) -> Band:
 
 
 def _mapped(folder: Path, name: Any, dtype: Any, shape: Any, dtypes: tuple[str, ...]) -> Tensor:
-    """A streamed tensor. What is said about it must agree with the size of the file: memory mapped beyond the end of a file
-    ends the process when it is read."""
+    """A streamed tensor, memory-mapped. Its dtype and shape must fit the size of the file: reading mapped memory beyond the
+    end of a file would kill the process."""
     path = file_inside(folder, name)
     if dtype not in dtypes:
         raise UnreadableError(f"{path} is said to hold {dtype!r:.40}, but maps are {', '.join(dtypes)}")
@@ -170,5 +172,6 @@ def _mapped(folder: Path, name: Any, dtype: Any, shape: Any, dtypes: tuple[str, 
 
 
 def first_line(error: Exception) -> str:
+    """The class and the first line of an error, for a message."""
     said = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {said:.200}"

@@ -1,4 +1,4 @@
-"""``Maps.generation``: the calls of ``generate``, put together to maps of the whole sequence."""
+"""``Maps.generation``: joins the calls of ``generate`` into one map of the whole sequence for each layer."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -14,19 +14,19 @@ _OUTPUT = "pass what generate(return_dict_in_generate=True, output_scores=True) 
 
 
 def join_calls(name: str, calls: list[AttentionRecord], output: Any = None) -> AttentionRecord:
-    """The map of the whole sequence: ``(sequences, heads, tokens, tokens)``, without the last token, which no call saw.
+    """The map of the whole sequence: ``(sequences, heads, tokens, tokens)``, without the last token, which no call read.
 
-    A call continues the one before it if it starts where that one ended, or earlier: then tokens were rejected, and their
-    rows are replaced.
+    A call continues the one before if it starts where that one ended. It may also start earlier: then guessed tokens were
+    rejected, and their rows are replaced.
 
     Args:
-        output: what ``generate`` returned. It tells how long the answer is, and the ancestry of beams.
+        output: what ``generate`` returned. It says how long the answer is, and from which beams each sequence came.
     """
     positions = _continued(name, calls)
     sequences = getattr(output, "sequences", output)
     if sequences is not None and not (isinstance(sequences, Tensor) and sequences.ndim == 2):
         raise TypeError(f"output must be what generate returned, got a {type(output).__name__}")
-    if positions is None:  # an encoder, or a tower beside the text
+    if positions is None:  # an encoder, or a vision tower: it runs once
         return calls[-1]
     ancestry = _ancestry(name, positions, sequences, output)
     end = _end(name, positions, sequences)
@@ -50,15 +50,17 @@ def join_calls(name: str, calls: list[AttentionRecord], output: Any = None) -> A
         calls[-1],
         shape=(batch, whole.shape[1], end, keys),
         stored=whole,
-        check=_checks(calls),
+        check=Check.joined([call.check for call in calls], calls[-1].check.against),
         layout=calls[-1].layout if last.cross else None,
         axes=replace(calls[-1].axes, positions=Positions(0, end, 0, keys, end, cross=last.cross)),
     )
 
 
 def _continued(name: str, calls: list[AttentionRecord]) -> list[Positions] | None:
-    """The positions of all calls, of which each must continue the one before; None if there is a single call and its
-    positions are not known."""
+    """The positions of all calls; an error if a call does not continue the one before it.
+
+    None if there is nothing to join: one call without a cache, as of an encoder.
+    """
     if any(call.overview is not None for call in calls):
         raise ValueError(f"only overviews of {name!r} were kept: capture a generation without overview=")
     if any(call.stored is None for call in calls):
@@ -95,7 +97,7 @@ def _continued(name: str, calls: list[AttentionRecord]) -> list[Positions] | Non
 
 
 def _repeats(before: AttentionRecord, after: AttentionRecord) -> bool:
-    """Whether a call without a cache has the tokens of the one before, and more: then its first rows are the same."""
+    """Whether a call without a cache repeats all tokens of the call before and has more: then its first rows are equal."""
     one, two = before.positions, after.positions
     if one is None or two is None or one.cached or two.cached or one.queries >= two.queries:
         return False
@@ -109,7 +111,7 @@ def _repeats(before: AttentionRecord, after: AttentionRecord) -> bool:
 
 
 def _end(name: str, positions: list[Positions], sequences: Tensor | None) -> int:
-    """The number of tokens that belong to the final sequence and were seen."""
+    """The number of tokens of the final sequence that the model read."""
     last = positions[-1]
     if sequences is None:
         rejected = any(place.first < before.end for before, place in pairwise(positions))
@@ -129,7 +131,7 @@ def _end(name: str, positions: list[Positions], sequences: Tensor | None) -> int
 
 
 def _ancestry(name: str, positions: list[Positions], sequences: Tensor | None, output: Any) -> Tensor | None:
-    """``(sequences, tokens)``: the row of the batch in which each token of each sequence was a query; None without beams."""
+    """The batch row in which each token of each sequence was a query, ``(sequences, tokens)``; None without beam search."""
     if not any(place.beams for place in positions):
         return None
     chosen = getattr(output, "beam_indices", None)
@@ -138,24 +140,13 @@ def _ancestry(name: str, positions: list[Positions], sequences: Tensor | None, o
             f"{name!r}: beam search exchanged the rows of the batch between calls, and only generate knows how: "
             + _OUTPUT
         )
-    # Column t tells the row of the call that chose answer token t. That call's query is the token before.
+    # Column t has the batch row of the call that chose token t of the answer. The query of that call was the token before.
     chosen = chosen[:, : sequences.shape[1]].cpu()
     prompt = sequences.shape[1] - chosen.shape[1]
     return torch.cat((chosen[:, :1].expand(-1, max(0, prompt - 1)), chosen), 1)
 
 
 def _rows_of(weights: Tensor, place: Positions, ancestry: Tensor) -> Tensor:
-    """The rows of the batch that the sequences had in this call; zero for those that had ended."""
+    """The weights of each final sequence in this call, from its batch row; zero for sequences that had ended."""
     row = ancestry[:, min(place.end, ancestry.shape[1]) - 1].to(weights.device)
     return weights[row.clamp_min(0)] * (row >= 0)[:, None, None, None]
-
-
-def _checks(calls: list[AttentionRecord]) -> Check:
-    """The worst check of all calls."""
-    joined = Check(calls[-1].check.against)
-    for call in calls:
-        joined.add(call.check.error, call.check.logsumexp_error)
-        if call.check.allowed is not None:
-            allowed = joined.allowed
-            joined.allowed = call.check.allowed if allowed is None else torch.maximum(allowed, call.check.allowed)
-    return joined

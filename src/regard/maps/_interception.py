@@ -1,4 +1,9 @@
-"""``intercept``: recognizes every attention that a model computes, names it, and passes its record to a listener."""
+"""``intercept``: recognizes every attention that a model computes, names it, and passes its record to a listener.
+
+The interceptor is a torch function mode: torch calls :meth:`Interceptor.__torch_function__` instead of each torch
+function of the model. A handler runs the function and, if it was attention, lets a source (:mod:`regard.maps.sources`)
+make the record.
+"""
 
 import weakref
 from collections.abc import Callable, Iterator
@@ -11,10 +16,9 @@ from torch import Tensor, nn
 
 from regard.maps._contributions import PROJECTIONS
 from regard.maps._interceptor_parts import InterceptorParts
-from regard.maps._known_functions import in_backward
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite
-from regard.maps._patches import (
+from regard.maps._monkey_patches import (
     compiled_as_called,
     outer_interceptors,
     overrides,
@@ -25,6 +29,7 @@ from regard.maps._patches import (
 from regard.maps._record import AttentionRecord, Computation
 from regard.maps._shapes import why_unreadable
 from regard.maps._silent_modules import is_foreign, may_attend, says_attention
+from regard.maps._torch_modes import in_backward
 from regard.maps.sources import (
     KERNELS_WITH_LOGSUMEXP,
     PYTHON_FUNCTIONS,
@@ -40,7 +45,7 @@ from regard.maps.sources import (
     own_layer,
     run_kernel,
     shares_memory,
-    without_question,
+    without_mode_dispatch,
 )
 from regard.observation import is_hidden, listen, unobserved
 
@@ -51,6 +56,7 @@ class Interceptor(InterceptorParts):
     """A torch function mode that recognizes attention. Enter it with :func:`intercept`."""
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
+        """The methods that run torch functions, by the names of the functions."""
         return {
             **dict.fromkeys(self.handwritten.handlers, self._handwritten),
             "scaled_dot_product_attention": self._sdpa,
@@ -70,6 +76,7 @@ class Interceptor(InterceptorParts):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Run a torch function of the model. Most calls concern no attention, and leave at the first return."""
         known = self._functions[func]
         idle = known.quiet and not self._origins and not self._random and not self._derived
         if idle and self.outputs.is_quiet(known, args, kwargs, self.silent.waiting):
@@ -83,7 +90,7 @@ class Interceptor(InterceptorParts):
         if self.listener.projections is not None and name in PROJECTIONS and not in_backward():
             self.listener.projections.saw(name, args, kwargs)
         if handler is not None and not in_backward():
-            # Of an operator of aten, all overloads have the handler of their common name.
+            # All overloads of an aten operator share one handler, which is given their common packet.
             return handler(getattr(func, "overloadpacket", func) if operator else func, args, kwargs)
         out = func(*args, **kwargs)
         self._follow(name, func, args, kwargs, out)
@@ -92,6 +99,7 @@ class Interceptor(InterceptorParts):
         return out
 
     def _follow(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """A function ran: follow the tensors that attention consists of, and the outputs of attention, through it."""
         history = self.handwritten.history
         if history.origins or history.random.known:
             history.follow(name, func, args, kwargs, out)
@@ -99,7 +107,7 @@ class Interceptor(InterceptorParts):
             self.outputs.ran(name, args, kwargs, out)
 
     def _operator(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
-        """An operator ran that is called as such, not as a function of torch."""
+        """An operator (``torch.ops.…``) ran: report it if it may compute attention."""
         if may_attend(str(func), args, out):
             self._missed(None, f"the operator {func} computes attention in a way that regard does not know")
         elif self.silent and is_foreign(str(func)):
@@ -108,6 +116,7 @@ class Interceptor(InterceptorParts):
     # -- recording ---------------------------------------------------------------------------------------------
 
     def _missed(self, name: str | None, reason: str, shape: tuple[int, ...] | None = None) -> None:
+        """Report attention that cannot be recorded; without a name, in the module that is running."""
         name = name or self._running() or _OUTSIDE
         self._accounted.add(name.partition("#")[0])
         if name == _OUTSIDE or self.listener.wants(name):
@@ -131,11 +140,13 @@ class Interceptor(InterceptorParts):
     def _record(
         self, site: CallSite, out: Any, source: Callable[[], AttentionRecord | str], tokens_first: bool | None = None
     ) -> Any:
-        """Pass on what the source returns, and return the output with which the model continues.
-
-        ``tokens_first`` is for kernels that gave their logsumexp to the model: whether tokens come before heads.
+        """Let the source make a record, pass it to the listener, and return the output with which the model continues.
 
         An error in a source is reported as missed attention: the model must not fail because it is intercepted.
+
+        Args:
+            source: makes the record, or returns a reason why it cannot.
+            tokens_first: if the model was given the logsumexp, whether the output has tokens before heads; else None.
         """
         try:
             with torch._C.DisableTorchFunction(), paused():
@@ -152,14 +163,14 @@ class Interceptor(InterceptorParts):
         self._apply_edits(record)
         self.outputs.before_next()
         running = record.running
-        result = self._changed(record, running, out)
+        result = self._pass_to_listener(record, running, out)
         self.outputs.recorded(site.name, running, out, result, tokens_first=tokens_first)
         return result
 
-    def _changed(self, record: AttentionRecord, running: Computation, out: Any) -> Any:
-        """The output with which the model continues, after the listener took the record."""
+    def _pass_to_listener(self, record: AttentionRecord, running: Computation, out: Any) -> Any:
+        """Pass the record to the listener. Returns the output with which the model continues: its own, or the listener's."""
         with torch._C.DisableTorchFunction(), paused():
-            new = unobserved(self.listener.attended, record)  # which may compute attention itself
+            new = unobserved(self.listener.attended, record)  # the listener may compute attention itself
             if new is None or running.restore is None:
                 return out
             new = running.restore(new)
@@ -167,13 +178,13 @@ class Interceptor(InterceptorParts):
         self._replaced = None if edited is None else (weakref.ref(new), edited)
         return (new, *out[1:]) if isinstance(out, tuple) else new
 
-    def _apart(self, function: Callable[..., Any], *args: Any) -> Any:
-        """A call of the listener that no interceptor sees."""
+    def _call_listener(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a method of the listener while nothing is intercepted."""
         with torch.no_grad(), torch._C.DisableTorchFunction(), paused():
             return unobserved(function, *args)
 
     def _apply_edits(self, record: AttentionRecord) -> None:
-        """If an interceptor around this one replaced the output, the map is the one that gives the new output."""
+        """If an interceptor around this one replaced the output by edited weights, these weights are the map."""
         outside = outer_interceptors(self)
         if not outside:
             return
@@ -186,6 +197,7 @@ class Interceptor(InterceptorParts):
     # -- functions of torch ------------------------------------------------------------------------------------
 
     def _sdpa(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``scaled_dot_product_attention``: also find out which kernel runs inside of it, and get its logsumexp."""
         site = self._wanted(args[0] if args else kwargs["query"])
         if site is None:
             return func(*args, **kwargs)
@@ -196,6 +208,7 @@ class Interceptor(InterceptorParts):
         return self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
 
     def _aten_kernel(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A kernel that the model calls directly: it gets the logsumexp, with which it may merge outputs."""
         site = self._wanted(args[0] if args else kwargs["query"])
         out = func(*args, **kwargs)
         if site is None:
@@ -204,15 +217,19 @@ class Interceptor(InterceptorParts):
         return self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call), tokens_first=False)
 
     def _multi_head(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The function asks whether a mode is active and, if so, passes itself to it. Here the same code runs with the
-        answer no and this mode on, so that the attention inside is recognized like any other."""
+        """Run ``F.multi_head_attention_forward`` so that the attention inside of it is intercepted like any other.
+
+        The function hands itself to a mode if one is active, and then the mode does not see what it calls. So a copy of it
+        runs that believes that no mode is active.
+        """
         if any(overrides(x) for x in (*args, *kwargs.values())):
             self._missed(None, "a tensor subclass handles multi_head_attention_forward itself")
             return func(*args, **kwargs)
         with self:
-            return without_question(func)(*args, **kwargs)
+            return without_mode_dispatch(func)(*args, **kwargs)
 
     def _fast_path(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One operator computed the attention, or the whole layer. The map belongs to the module whose weights it was given."""
         out = func(*args, **kwargs)
         layer = self.names.locate(count=False)
         member = None if layer is None else attention_module(layer.module, args)
@@ -227,14 +244,15 @@ class Interceptor(InterceptorParts):
         return self._record(site, out, lambda: TORCH_FUNCTIONS[func.__name__](call))
 
     def _convolution(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A convolution whose windows do not overlap cuts an image into patches: its output has the patches' grid."""
+        """A convolution with stride = kernel size cuts an image into patches: note the grid of its output."""
         out = func(*args, **kwargs)
         kernel = self.layouts.convolved(args, kwargs, out)
         if kernel == (1, 1) and self.handwritten.history.origins:
-            self.handwritten.history.follow("conv2d", func, args, kwargs, out)  # heads may be mixed
+            self.handwritten.history.follow("conv2d", func, args, kwargs, out)  # it may mix heads
         return out
 
     def _handwritten(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function that attention may be written with: a softmax, a product, a division, dropout, …"""
         if self.blocks and self._in_blocks(func.__name__):
             return func(*args, **kwargs)
         out, found = self.handwritten.run(func, args, kwargs)
@@ -242,7 +260,7 @@ class Interceptor(InterceptorParts):
         if self.handwritten.gives_logsumexp(func.__name__, args):
             self.outputs.logsumexp_taken(self._running(), out)
         if isinstance(found, LinearAttention) and found.name in self._linear:
-            self._linear.discard(found.name)  # its first product was reported already
+            self._linear.discard(found.name)  # already reported at its first product
         elif isinstance(found, LinearAttention) and self.listener.wants(found.name):
             self.names.take_back(found.name)
             self.listener.retract(found.name)
@@ -270,7 +288,7 @@ class Interceptor(InterceptorParts):
         return new
 
     def _is_mixture(self, found: WeightedSum) -> bool:
-        """Whether this is a mixture in a module that does not say that it attends, or that attends by something else."""
+        """Whether this is a mixture, not attention: in a module that is not named attention, or whose map is recorded already."""
         site = None if found.origin.scored else self.names.locate(count=False)
         if site is None or (says_attention(site.name, site.module) and site.name not in self._accounted):
             return False
@@ -280,7 +298,7 @@ class Interceptor(InterceptorParts):
         return note is not None
 
     def _in_blocks(self, function: str) -> bool:
-        """Whether a layer is running that attends in blocks. Its map is recorded as a whole when it begins."""
+        """Whether a layer with block attention is running. Its map is recorded as a whole at its first softmax."""
         state = self.blocks.state(self.names.locate(count=False), function)
         site = self._wanted(torch.empty(0, 0)) if state == "begins" else None
         if site is not None:
@@ -290,7 +308,7 @@ class Interceptor(InterceptorParts):
     # -- calls that no mode sees -------------------------------------------------------------------------------
 
     def observed(self, module: nn.Module | None, output: Tensor, weights: Callable[[], Tensor], **about: Any) -> Tensor:
-        """A layer declares its attention (unless it was already recognized), see :func:`regard.maps.observe`."""
+        """A layer declared its attention with :func:`regard.maps.observe`. Record it, unless it was recognized already."""
         last = self._last_output() if self._last_output is not None else None
         if in_backward() or (last is not None and shares_memory(last, output)):
             return output
@@ -300,7 +318,7 @@ class Interceptor(InterceptorParts):
         return self._record(site, output, lambda: own_layer(site, output, weights, **about))  # type: ignore[no-any-return]
 
     def called(self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A patched function was called, see :mod:`regard.maps._patches`."""
+        """A patched function was called, see :mod:`regard.maps._monkey_patches`."""
         outer = outer_interceptors(self)
 
         def run() -> Any:
@@ -322,10 +340,10 @@ class Interceptor(InterceptorParts):
             return self._record(site, out, lambda: PYTHON_FUNCTIONS[name](call), tokens_first)
 
     def watch_everything(self) -> None:
-        """Another interception begins inside of this one."""
+        """Another interception begins inside of this one. A subclass that watches operators only must see everything now."""
 
     def parameters_replaced(self, module: nn.Module, parameters: Any) -> None:
-        """The model runs with other tensors in the places of its parameters."""
+        """``torch.func.functional_call`` runs the module with other tensors in place of its parameters."""
         self.silent.replaced(module, parameters)
 
     def thread_started(self) -> None:
@@ -353,7 +371,8 @@ def intercept(
     """Pass the record of every attention that ``model`` computes in this thread to ``listener``, inside the block.
 
     Args:
-        keeps_path: keep the fast path of ``nn.TransformerEncoder``. On it a listener cannot replace an output.
+        keeps_path: keep the fast path of ``nn.TransformerEncoder``. There, a listener cannot replace an output.
+        by: the class of the interceptor.
     """
     interceptor = by(model, listener, keeps_path)
     with patched(interceptor), listen(interceptor), interceptor:

@@ -1,4 +1,8 @@
-"""What an interceptor consists of. Most of it is made when it is needed: of a model that is known, only operators are watched."""
+"""The parts of an interceptor: what it needs to recognize, name and follow attention.
+
+Most parts are made by :meth:`InterceptorParts.prepare`, when the function mode is first needed. A capture of a model
+that was captured before may never need them: it only watches operators (see :mod:`regard.maps._learning`).
+"""
 
 import weakref
 from abc import abstractmethod
@@ -9,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.maps._contributions import PROJECTIONS
-from regard.maps._known_functions import KnownFunctions
+from regard.maps._function_table import FunctionTable
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import ModuleNames
 from regard.maps._outputs import OutputTracker
@@ -20,10 +24,19 @@ from regard.maps.sources import BlockLayers, HandwrittenAttention
 
 
 class InterceptorParts(TorchFunctionMode):
-    """The parts of :class:`regard.maps.Interceptor`.
+    """The base class of :class:`regard.maps.Interceptor`, which holds its parts.
 
     Args:
-        names: of the model's modules, if they are known already.
+        keeps_path: keep the fast path of ``nn.TransformerEncoder``.
+        names: the names of the model's modules, if they are known from an earlier capture.
+
+    Attributes:
+        names: finds the module that attends.
+        silent: reports modules that look like attention and gave no map.
+        layouts: adds to a record how its tokens lie.
+        handwritten: recognizes attention from its softmaxes and products.
+        blocks: recognizes layers with block attention.
+        outputs: follows what the model does with the outputs of attention.
     """
 
     handwritten: HandwrittenAttention
@@ -39,33 +52,35 @@ class InterceptorParts(TorchFunctionMode):
         self.names = ModuleNames(model) if names is None else names
         self.silent = SilentModules(model, self.names)
         self.layouts = TokenLayouts()
-        self._count = 0  # of records
-        self._accounted: set[str] = set()
-        self._linear: set[str] = set()  # linear attention of which the second product follows
+        self._count = 0  # the number of records so far
+        self._accounted: set[str] = set()  # modules that gave a map, or for which it is known why not
+        self._linear: set[str] = set()  # modules with linear attention whose second product is still to come
         self._last_output: weakref.ref[Tensor] | None = None
-        # The latest output that the listener replaced, and the weights that give it.
+        # The latest output that the listener replaced, and the edited weights that give it.
         self._replaced: tuple[weakref.ref[Tensor], WeightsOf] | None = None
         self.is_prepared = False
 
     def prepare(self) -> None:
-        """Make what is needed to see every function of torch."""
+        """Make the parts that the function mode needs."""
         if self.is_prepared:
             return
         self.is_prepared = True
         self.handwritten = HandwrittenAttention(self._running)
         self.blocks = BlockLayers(self.names.modules.values())
-        self.outputs = OutputTracker(self.listener, self._apart, self._follow, self.names, self.handwritten.before)
-        # All are empty while nothing is followed.
+        self.outputs = OutputTracker(
+            self.listener, self._call_listener, self._follow, self.names, self.handwritten.before
+        )
+        # Dictionaries of followed tensors. While they are empty, most calls of torch functions concern no attention.
         history, self._derived = self.handwritten.history, self.outputs.derived.known
         self._origins, self._random = history.origins, history.random.known
         self._handlers = self.handlers()
-        # Layers of blocks need to know everything, and whoever waits for a projection each product.
+        # Block attention needs to see every call, and the norms of values=True need every product.
         quiet = () if self.blocks else self.outputs.quiet
         shown = () if self.listener.projections is None else PROJECTIONS
-        self._functions = KnownFunctions(self._handlers, quiet, shown)
+        self._functions = FunctionTable(self._handlers, quiet, shown)
 
     def release(self) -> None:
-        """These refer back to us: without them, the model is freed before the next garbage collection."""
+        """Break the reference cycles of the parts, so that the model is freed without waiting for the garbage collector."""
         if self.is_prepared:
             self.blocks.forget()
             self._handlers.clear()
@@ -76,15 +91,15 @@ class InterceptorParts(TorchFunctionMode):
 
     @abstractmethod
     def handlers(self) -> dict[str, Callable[..., Any]]:
-        """What runs functions of these names instead."""
+        """The methods that run torch functions, by the names of the functions."""
 
     @abstractmethod
-    def _apart(self, function: Callable[..., Any], *args: Any) -> Any:
-        """A call of the listener that no interceptor sees."""
+    def _call_listener(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a method of the listener while nothing is intercepted."""
 
     @abstractmethod
     def _follow(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """A function ran that has a handler among those of outputs."""
+        """Follow tensors through a function that ran."""
 
     def _running(self) -> str | None:
         """The name of the module that runs; None outside of the model."""

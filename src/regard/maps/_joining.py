@@ -1,7 +1,8 @@
-"""Maps that are computed in parts, and joined by what the model does with the parts' outputs.
+"""Joins the maps of attention that a model computes in parts.
 
-Heads in a loop, chunks of queries, windows of packed images: their outputs are concatenated or stacked. Parts of the keys:
-their outputs are added, after each was scaled by its share of the softmax (prefix and suffix, merged by their logsumexp).
+How the model joins the outputs says how to join the maps. The outputs of heads in a loop, of chunks of queries and of
+windows of packed images are concatenated or stacked. The outputs of parts of the keys are added, each scaled by its
+share of the softmax (a prefix and a suffix, merged by their logsumexp).
 """
 
 import itertools
@@ -22,12 +23,12 @@ _AXES: tuple[Axis, ...] = ("batch", "heads", "queries")
 
 @dataclass(frozen=True)
 class Joint:
-    """How parts belong together.
+    """How the parts of a map belong together.
 
     Attributes:
-        axis: along which they are joined; "same keys" if maps over the same keys were added.
-        order: for packed patches, the number of each token on its image, row by row, image after image.
-        layout: how the tokens lie after this order was applied.
+        axis: the axis along which they are joined; "same keys" if maps over the same keys are added.
+        order: for packed patches, the index of each token if patches are counted row by row, image after image.
+        layout: how the tokens lie on the image in this order.
     """
 
     axis: Axis
@@ -36,7 +37,7 @@ class Joint:
 
 
 def join(records: Sequence[AttentionRecord], joint: Joint) -> AttentionRecord | None:
-    """One record of several that hold whole maps; None if they do not fit together."""
+    """One record from several that hold whole maps; None if their shapes do not fit."""
     parts = [record.stored for record in records if record.stored is not None]
     whole = _joined(parts, joint)
     if whole is None:
@@ -45,18 +46,15 @@ def join(records: Sequence[AttentionRecord], joint: Joint) -> AttentionRecord | 
     shape = (whole.shape[0], whole.shape[1], whole.shape[2], whole.shape[3])
     if joint.order is not None and shape[2] == shape[3] == len(joint.order):
         whole = _placed(whole, joint.order.to(whole.device))
-    same_keys = shape[3] == first.shape[3] and joint.axis != "keys"
+    layout = first.layout if shape[3] == first.shape[3] and joint.axis != "keys" else None
+    if joint.layout is not None and joint.layout.tokens == shape[3]:
+        layout = joint.layout
     made = replace(
         first,
         shape=shape,
         stored=whole,
-        kernel=first.kernel,
-        check=_checks([record.check for record in records]),
-        layout=joint.layout
-        if joint.layout is not None and joint.layout.tokens == shape[3]
-        else first.layout
-        if same_keys
-        else None,
+        check=Check.joined([record.check for record in records], records[0].check.against),
+        layout=layout,
         axes=replace(
             first.axes,
             certainty=max((r.axes.certainty for r in records), key=("known", "inferred", "ambiguous").index),
@@ -69,6 +67,7 @@ def join(records: Sequence[AttentionRecord], joint: Joint) -> AttentionRecord | 
 
 
 def _joined(parts: list[Tensor], joint: Joint) -> Tensor | None:
+    """The joined map; None if the shapes of the parts do not fit."""
     sizes = [tuple(part.shape) for part in parts]
     if joint.axis == "same keys":
         return sum(parts[1:], parts[0]) if len(set(sizes)) == 1 else None
@@ -82,7 +81,8 @@ def _joined(parts: list[Tensor], joint: Joint) -> Tensor | None:
 
 
 def _rows_joined(parts: list[Tensor]) -> Tensor | None:
-    """Chunks of queries, which may share their keys, see all keys up to their own, or have keys of their own (windows)."""
+    """Chunks of queries as one map. All chunks may have the same keys, all keys up to their own (causal), or only their own
+    (windows)."""
     rows, keys = [part.shape[2] for part in parts], [part.shape[3] for part in parts]
     total = sum(rows)
     if len(parts) == 1 or set(keys) == {total}:
@@ -100,21 +100,12 @@ def _rows_joined(parts: list[Tensor]) -> Tensor | None:
 
 
 def _placed(weights: Tensor, order: Tensor) -> Tensor:
-    """The map with each token at its number in ``order``."""
+    """The map with each token moved to its index in ``order``."""
     back = torch.argsort(order)
     return weights[:, :, back][..., back]
 
 
-def _checks(checks: list[Check]) -> Check:
-    whole = Check(checks[0].against, allowed=checks[0].allowed)
-    for check in checks:
-        whole.add(check.error, check.logsumexp_error)
-        if whole.allowed is not None and check.allowed is not None:
-            whole.allowed = torch.maximum(whole.allowed, check.allowed)
-    return whole
-
-
-# Layouts of an output (batch, heads, queries, width) in a model, as the axes that each of its own axes holds.
+# Layouts in which a model may have an output: for each axis of its tensor, the axes of (batch, heads, queries, width) in it.
 _LAYOUTS: tuple[tuple[tuple[int, ...], ...], ...] = (
     *(tuple((axis,) for axis in (*order, 3)) for order in itertools.permutations(range(3))),
     ((0,), (2,), (1, 3)),
@@ -134,13 +125,16 @@ _LAYOUTS: tuple[tuple[tuple[int, ...], ...], ...] = (
 def axis_of(
     part: Tensor, output: Tensor, dim: int | None, count: int = 0, heads: int | None = None, samples: int | None = None
 ) -> Axis | None:
-    """Along which axis parts are joined, of which ``part`` holds ``output``, ``(batch, heads, queries, width)``; None if
-    that is not certain.
+    """The axis of the map along which a model joins parts; None if that is not certain.
+
+    Every layout in which ``part`` can hold ``output`` is tried: the numbers must be equal.
 
     Args:
-        dim: of the call of ``cat``; None for ``stack``, which adds an axis.
+        part: one of the tensors that are joined.
+        output: the same numbers as ``(batch, heads, queries, width)``.
+        dim: the ``dim`` of ``cat``; None for ``stack``, which adds an axis.
         count: the number of parts.
-        heads, samples: as many as the module has, if known.
+        heads, samples: how many the module has, if known.
 
     >>> output = torch.randn(2, 1, 5, 4)
     >>> axis_of(output[:, 0], output, -1), axis_of(output[:, 0], output, 1), axis_of(output[:, 0], output, None)
@@ -161,7 +155,7 @@ def axis_of(
             continue
         group = layout[dim % part.ndim]
         if 3 in group:
-            found.update(("heads",) if len(group) > 1 or sizes[1] == 1 else ("keys",))  # width beside heads: no map
+            found.update(("heads",) if len(group) > 1 or sizes[1] == 1 else ("keys",))  # the width alone: no map
         else:
             found.update(_AXES[axis] for axis in group if len(group) == 1 or sizes[axis] > 1)
     for axis, size, whole in (("heads", output.shape[1], heads), ("batch", output.shape[0], samples)):

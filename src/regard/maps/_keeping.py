@@ -1,4 +1,4 @@
-"""What a capture keeps of an attention: its weights, an overview of them, or what a function folds from them."""
+"""The part of a capture that computes what is kept: the weights, an overview of them, or what ``reduce=`` makes of them."""
 
 import math
 from abc import ABC, abstractmethod
@@ -22,25 +22,25 @@ from regard.maps._selection import Rows, chosen_count
 from regard.maps._storage import Storage
 from regard.support.text import format_size
 
-SUGGESTED = 128  # cells a side of the overview that is offered where a map does not fit
+SUGGESTED = 128  # cells a side of the overview that is suggested if a map does not fit into the budget
 
 
 @dataclass(frozen=True)
-class LongTexts:
-    """How long maps are kept: in so many cells a side, and with their queries and keys."""
+class OverviewOptions:
+    """Options for long maps: the cells a side of an overview (None for whole maps), and whether to keep queries and keys."""
 
     overview: int | None = None
     keep_keys: bool = False
 
 
 class Keeping(RecordListener, ABC):
-    """The part of a capture that builds what is kept. Its attributes are those of :class:`regard.maps.Capture`."""
+    """The part of a capture that computes what is kept. Its attributes are those of :class:`regard.maps.Capture`."""
 
     rows: Rows
     dtype: torch.dtype | None
     reduce: Callable[..., Any] | None
     stream: str | Path | None
-    long: LongTexts
+    long: OverviewOptions
     storage: Storage
     maps: Maps
     by_rows: bool
@@ -48,10 +48,10 @@ class Keeping(RecordListener, ABC):
 
     @abstractmethod
     def fold(self, name: str) -> None:
-        """Fold the map of this name that waits for it."""
+        """Pass the weights of this name that wait for it to ``reduce=``."""
 
     def keep(self, record: AttentionRecord, rows: Selection, heads: Selection) -> str | None:
-        """Build what is to be kept, in the storage; or the reason why it cannot be."""
+        """Compute what is kept, and store it in the record. Returns the reason if that is not possible, else None."""
         if self.long.overview is not None:
             return self._keep_overview(record, rows, heads)
         if self.by_rows and not record.running.tentative:
@@ -65,7 +65,7 @@ class Keeping(RecordListener, ABC):
         return self._keep_weights(record, rows, heads)
 
     def reduced(self, total: Any, *given: Any) -> Any:
-        """What ``reduce=`` makes of the total so far and of the weights, with their rows if it takes them."""
+        """The new total of ``reduce=``, from the total so far and the weights (and their rows, if it takes three arguments)."""
         try:
             return self.reduce(total, *given)  # type: ignore[misc]
         except (TypeError, ValueError, RuntimeError) as error:  # NotImplementedError is one
@@ -75,6 +75,7 @@ class Keeping(RecordListener, ABC):
             ) from error
 
     def _keep_weights(self, record: AttentionRecord, rows: Selection, heads: Selection) -> str | None:
+        """Build the weights of these rows and heads: into the storage, or for ``reduce=``."""
         batch, heads_count, queries, keys = record.shape
         running = record.running
         value = running.value
@@ -82,7 +83,7 @@ class Keeping(RecordListener, ABC):
         dtype = self.dtype or (torch.float64 if value is not None and value.dtype is torch.float64 else torch.float32)
         size = math.prod(shape) * dtype.itemsize
         if self.reduce is not None:
-            # What fits into one chunk is working memory, as it is for maps that are kept.
+            # Up to one chunk counts as working memory, which is not part of the budget, as for maps that are kept.
             reason = self.storage.take(size, what="folding this map at once") if size > self.chunk_bytes else None
             if reason is not None:
                 return f"{reason}; a reduce(total, weights, rows) folds some rows at a time" + self._offer(record)
@@ -104,13 +105,14 @@ class Keeping(RecordListener, ABC):
         return None
 
     def _offer(self, record: AttentionRecord) -> str:
-        """What an overview of a long map would need."""
+        """A suggestion to capture an overview instead, for messages; empty if the map is not long."""
         if record.windows is not None or max(record.shape[2:]) <= SUGGESTED:
             return ""
         size = format_size(overview_size(record.shape, SUGGESTED), binary=True)
         return f"; overview={SUGGESTED} keeps its exact mass in cells, in {size}"
 
     def _keep_overview(self, record: AttentionRecord, rows: Selection, heads: Selection) -> str | None:
+        """Compute the overview, the rows of ``rows=`` in full, and copy queries and keys for ``keep_keys=``."""
         if record.windows is not None or record.axes.over == "samples":
             which = "windows" if record.windows is not None else "queries with keys of their own"
             return f"there is no overview of {which}: capture it without overview="
@@ -118,7 +120,8 @@ class Keeping(RecordListener, ABC):
             return "there is no overview of an empty map: capture it without overview="
         count = chosen_count(heads, record.shape[1])
         shape = (record.shape[0], count, *record.shape[2:])
-        size, cells = overview_size(shape, self.long.overview or SUGGESTED), self.long.overview or SUGGESTED
+        cells = self.long.overview or SUGGESTED
+        size = overview_size(shape, cells)
         scores = self._scores_to_keep(record) if self.long.keep_keys else None
         size += 0 if scores is None or self.stream is not None else scores.nbytes
         reason = self.storage.take(size, what="this overview" if scores is None else "this overview and its keys")
@@ -134,7 +137,7 @@ class Keeping(RecordListener, ABC):
         return None
 
     def _scores_to_keep(self, record: AttentionRecord) -> AttentionScores | None:
-        """Those from which rows follow later. Without them there is still an overview, and a note says why they are not kept."""
+        """Queries and keys from which rows can be computed later. If they cannot be kept: None, and a note says why."""
         scores = record.running.weights
         if not isinstance(scores, AttentionScores):
             self.noted(

@@ -1,7 +1,7 @@
 """How the tokens of a map lie on an image: prefix tokens (class, distillation, registers), then a grid, row by row.
 
-Known models state it, by attributes or by their configuration. If nothing states it, the user must: 197 tokens may be a
-class token and 14 × 14 patches, or 197 samples of a sound.
+Many models state it in attributes or in their configuration. If none does, the user must: 197 tokens may be a class
+token and 14 × 14 patches, or 197 samples of a sound.
 """
 
 import math
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.maps._module_names import attribute
 from regard.support.checks import TEXT, describe, is_iterable
 
-# Prefix tokens of Hugging Face vision models, by model_type.
+# The number of prefix tokens of Hugging Face vision models, by model_type.
 _PREFIX = {
     "beit": 1,
     "clip_vision_model": 1,
@@ -117,13 +117,14 @@ def inferred_layout(tokens: int, modules: list[nn.Module], patches: tuple[int, .
 
 
 def states_layout(module: nn.Module) -> bool:
-    """Whether a module states how tokens lie, for any number of them: :func:`inferred_layout` needs no others."""
+    """Whether a module states a layout at all. :func:`inferred_layout` can skip modules that do not."""
     return bool(_candidates(module, None))
 
 
 def _candidates(module: nn.Module, patches: tuple[int, ...] | None) -> list[tuple[int, tuple[int, ...] | None]]:
+    """The layouts that a module states, as (prefix, grid): with the patches of this run, and with its configured grid."""
     found: list[tuple[int, tuple[int, ...] | None]] = []
-    # timm (and ours): the module states its prefix tokens, and its patch embedding the grid for which it was built.
+    # In timm and regard a module states its prefix tokens, and its patch embedding the grid for which it was built.
     for name in ("num_prefix_tokens", "prefix_tokens"):
         prefix = attribute(module, name)
         if isinstance(prefix, int) and not isinstance(prefix, bool):
@@ -137,6 +138,7 @@ def _candidates(module: nn.Module, patches: tuple[int, ...] | None) -> list[tupl
 
 
 def _grid_of(module: nn.Module) -> tuple[int, ...] | None:
+    """The grid that a module or its patch embedding states."""
     for holder in (getattr(module, "patch_embed", None), module):
         for name in ("grid_size", "grid"):
             grid = getattr(holder, name, None)
@@ -146,6 +148,7 @@ def _grid_of(module: nn.Module) -> tuple[int, ...] | None:
 
 
 def _configured(config: Any) -> tuple[int, ...] | None:
+    """The grid from the image size and the patch size of a Hugging Face configuration."""
     image, patch = getattr(config, "image_size", None), getattr(config, "patch_size", None)
     if image is None or patch is None:
         return None

@@ -1,9 +1,12 @@
-"""What a capture has learned of a model: that all of its attention is that of ``scaled_dot_product_attention``, or of the fast
-path of torch's own layers, once in each call of a module, and that nothing else concerns the maps.
+"""Makes repeated captures cheap: learns from one pass that a model needs no torch function mode.
 
-Then no torch function mode is needed, as long as the model does not change: to watch a few operators is enough (see
-:mod:`regard.maps._operator_watch`). A capture learns it from one pass of the model. From the second pass on, and in later
-captures, it only watches operators. If one is called that may be another attention, it sees everything from there on.
+A function mode sees every torch function of a model, which is slow. Most models are *usual*: each module attends at
+most once per call, by ``scaled_dot_product_attention`` or by the fast path of torch's own layers, and nothing else
+concerns the maps. For these it is enough to watch a few operators (see :mod:`regard.maps._operator_watch`).
+
+A capture learns in the first pass whether the model is usual. From the second pass on, and in later captures of the
+same unchanged model, it only watches operators. If one of these may be another attention, the function mode is turned
+on again.
 """
 
 import sys
@@ -15,31 +18,32 @@ import torch
 from torch import Tensor, nn
 
 from regard.maps._interception import Interceptor
-from regard.maps._known_functions import in_backward
 from regard.maps._listener import RecordListener
 from regard.maps._model_form import ModelForm, form_of
 from regard.maps._module_names import CALL, CallSite
 from regard.maps._module_watch import ModuleWatch
+from regard.maps._monkey_patches import paused
 from regard.maps._operator_watch import ATTENTION, OperatorWatch, unwatched
-from regard.maps._patches import paused
 from regard.maps._record import AttentionRecord, Computation
 from regard.maps._repeated_calls import Call, RepeatedCall, RepeatedCalls, read_call
+from regard.maps._torch_modes import in_backward
 from regard.maps.sources import BlockLayers, is_outer
 from regard.observation import unobserved
 
 _FAST_PATH = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
+# Operators that a usual model may call. Any other watched operator may be a part of another attention.
 _EXPECTED = (ATTENTION, "conv2d", *_FAST_PATH)
 _SOFTMAXES = ("softmax", "log_softmax")
 
 
 class Learned(NamedTuple):
-    """What a capture has shown of a model.
+    """What was learned about a usual model.
 
     Attributes:
-        names: of the modules that attended, in the model's order.
-        modules: those of them that are in the model.
-        form: what the model was like then.
-        facts: what is known of its modules.
+        names: the names of the modules that attended, in the order of the model.
+        modules: these modules, as far as they are part of the model.
+        form: the model's structure and settings then. If they change, what was learned is void.
+        facts: cached answers about its modules, such as their axes.
     """
 
     names: dict[str, None]
@@ -52,22 +56,23 @@ _learned: weakref.WeakKeyDictionary[nn.Module, Learned] = weakref.WeakKeyDiction
 
 
 class LearningInterceptor(Interceptor):
-    """An interceptor that only watches operators once it is known that this is enough."""
+    """An interceptor that turns its function mode off as soon as watching operators is known to be enough."""
 
     def __init__(self, model: nn.Module, listener: RecordListener, keeps_path: bool = True) -> None:
+        # Whether the model has been usual so far. Once this is False, nothing is learned.
         self._usual = listener.projections is None and type(model).__hash__ is not None
-        # What is known of the model, by which only operators are watched.
+        # What was learned about the model, if it still holds.
         self._known: Learned | None = _learned.get(model) if self._usual else None
         names = None if self._known is None else self._known.form.names_if_same(model)
         super().__init__(model, listener, keeps_path, names)
         self._model = model
-        self._operators: OperatorWatch | None = None  # while it only watches operators
+        self._operators: OperatorWatch | None = None  # None while the function mode is on
         self._modules: ModuleWatch | None = None
         self._began = False
-        self._seen: set[str] = set()  # names of modules that attended
+        self._seen: set[str] = set()  # modules that attended while the function mode was on
         self._repeated = RepeatedCalls(self.names, self.layouts)
-        self._call: Call | None = None  # that is being recorded
-        # The latest output that was passed on in short, and its values.
+        self._call: Call | None = None  # the call that is being recorded
+        # Name, output and values of the latest call that was recorded as a repeated one, without following its output.
         self._latest: tuple[str, weakref.ref[Tensor], weakref.ref[Tensor]] | None = None
         self._form: ModelForm | None = None
         if names is None:
@@ -77,7 +82,7 @@ class LearningInterceptor(Interceptor):
 
     @property
     def expected(self) -> int:
-        """How many modules attended before; 0 if that is not known."""
+        """How many modules attended in an earlier capture; 0 if nothing was learned."""
         return 0 if self._known is None else len(self._known.names)
 
     def __enter__(self) -> "LearningInterceptor":
@@ -102,11 +107,15 @@ class LearningInterceptor(Interceptor):
 
     @staticmethod
     def _may_watch(others: int) -> bool:
-        """Whether operators can be watched, and no mode of somebody else's would see less than it does."""
+        """Whether operators can be watched here: not if there are other function modes, which would see fewer calls.
+
+        Args:
+            others: how many function modes are expected: 1 if our own is on.
+        """
         return torch._C._len_torch_function_stack() == others and OperatorWatch.is_possible()
 
     def _watch_modules(self, ran: Any) -> None:
-        """Let the modules that attend say that they run: one that then gives no map is reported."""
+        """Call ``ran`` when a module that is known to attend is first called. If it then gives no map, that is reported."""
         listed = () if self._known is None else self._known.modules
         self._modules = ModuleWatch([(name, found) for name, module in listed if (found := module()) is not None], ran)
 
@@ -116,14 +125,14 @@ class LearningInterceptor(Interceptor):
             self._modules = None
 
     def attention_called(self, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> Tensor | None:
-        """The output of a call of attention that is like an earlier one; None if it is not."""
+        """Run a call of attention that repeats an earlier one, record it and return its output; None for other calls."""
         if in_backward():
             return None
         found = self._repeated.run(args, kwargs, caller, self.listener.wants)
         return None if found is None else self._repeat(found)
 
     def operator_called(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One of the watched operators is called."""
+        """Run a call of a watched operator. One that does not belong to a usual model turns the function mode on."""
         if in_backward() or (name == "bmm" and is_outer(args)):  # angles of rotary positions, for example
             return function(*args, **kwargs)
         if name not in _EXPECTED:
@@ -143,11 +152,11 @@ class LearningInterceptor(Interceptor):
             out = self._handlers[name](function, args, kwargs)
             self._call = None
             if self._operators is None and isinstance(out, Tensor) and self.handwritten.history.get(out) is not None:
-                self.handwritten.history.also = out  # the model continues with a view of it
+                self.handwritten.history.also = out  # the model is given a view of it
         return out
 
     def _repeat(self, call: RepeatedCall) -> Tensor:
-        """Pass on a call that is like an earlier one."""
+        """Pass a repeated call to the listener, and return its output."""
         name, moment, out = call.known.name, (self.names.run, self._count), call.output
         self._count += 1
         self._accounted.add(name)
@@ -161,7 +170,7 @@ class LearningInterceptor(Interceptor):
         return out
 
     def watch_everything(self) -> None:
-        """From now on every function of torch is seen."""
+        """Turn the function mode on: from now on every torch function is seen."""
         if self._operators is None:
             return
         self.prepare()
@@ -171,14 +180,14 @@ class LearningInterceptor(Interceptor):
         self._operators.end()
         self._operators, self._usual = None, False
         others = []
-        while torch._C._len_torch_function_stack():  # modes that began inside the block end before this one
+        while torch._C._len_torch_function_stack():  # modes that were entered later stay above this one
             others.append(torch.overrides._pop_mode())
         super().__enter__()
         for mode in reversed(others):
             torch.overrides._push_mode(mode)
 
     def _follow_latest(self) -> None:
-        """The latest output was passed on in short: what the model does with it is followed from here on."""
+        """Follow the output of the latest repeated call from now on, as the function mode would have done."""
         if self._latest is None:
             return
         name, output, value = self._latest[0], self._latest[1](), self._latest[2]()
@@ -190,7 +199,7 @@ class LearningInterceptor(Interceptor):
     # -- learning ----------------------------------------------------------------------------------------------
 
     def _learn(self) -> Learned | None:
-        """What this capture has shown so far; None if everything must be seen."""
+        """What this capture has learned so far; None if the model is not usual."""
         history = self.handwritten.history
         same = self._usual and not history.followed and not history.random.some and bool(self._accounted)
         if not same or self._form is None or not self.silent.owners <= self._accounted:
@@ -203,24 +212,28 @@ class LearningInterceptor(Interceptor):
         return Learned(names, modules, self._form, self.names.facts)
 
     def _again(self) -> None:
-        """A module attends in a second call: all of the model ran. Watch operators only, as soon as a module is called that
-        attends: here, inside of a function of torch, the mode cannot be taken off."""
+        """A module attended a second time, so the first pass is over. If the model is usual, watch only operators.
+
+        The mode cannot be turned off inside of a torch function. So this waits until a module that attends is called.
+        """
         if self._modules is not None or self._operators is not None or not self._usual:
             return
         learned = self._learn()
-        if learned is None or not learned.form.likeness.is_that_of(list(self.names.modules.values())):
+        if learned is None or not learned.form.fingerprint.matches(list(self.names.modules.values())):
             self._usual = False
             return
         self._known = learned
         self._watch_modules(self._switch)
 
     def _switch(self, _: str) -> None:
+        """Turn the function mode off and watch operators, at the call of a module."""
         self._end_modules()
         if self._usual and self._may_watch(others=1) and torch._C._get_function_stack_at(0) is self:
             super().__exit__(None, None, None)
             self._operators = OperatorWatch(self)
 
     def finish(self) -> None:
+        """Keep what was learned for later captures, or forget it if this one contradicts it."""
         if self._known is not None:
             same = self._usual and (not self._accounted or self._accounted == self._known.names.keys())
             learned = self._known if same else None
@@ -240,13 +253,14 @@ class LearningInterceptor(Interceptor):
             return func(*args, **kwargs)
         return super()._handwritten(func, args, kwargs)
 
-    # -- what is not usual -------------------------------------------------------------------------------------
+    # -- events after which the model is not usual --------------------------------------------------------------
 
     def _missed(self, *args: Any) -> None:
         self._usual = False
         super()._missed(*args)
 
     def _record(self, site: CallSite, out: Any, source: Any, tokens_first: bool | None = None) -> Any:
+        # A second attention in one call, or a logsumexp in the hands of the model: outputs may be combined later.
         if "#" in site.name or tokens_first is not None:
             self.watch_everything()
             self._usual = False
@@ -257,18 +271,19 @@ class LearningInterceptor(Interceptor):
             self._seen.add(site.name)
         return new
 
-    def _changed(self, record: AttentionRecord, running: Any, out: Any) -> Any:
+    def _pass_to_listener(self, record: AttentionRecord, running: Any, out: Any) -> Any:
+        # Folded heads can only be told from what follows, and other kinds of attention need the function mode.
         if running.folded or record.kind not in ("sdpa", "fast path"):
             self.watch_everything()
             self._usual = False
         if self._call is not None:
             self._repeated.learn(self._call, record, running)
-        self._latest = None  # it is followed
-        return super()._changed(record, running, out)
+        self._latest = None  # the output of this call is followed by the base class
+        return super()._pass_to_listener(record, running, out)
 
-    def _apart(self, function: Any, *args: Any) -> Any:
+    def _call_listener(self, function: Any, *args: Any) -> Any:
         self._usual = False
-        return super()._apart(function, *args)
+        return super()._call_listener(function, *args)
 
     def _operator(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
         self._usual = False
@@ -296,7 +311,7 @@ class LearningInterceptor(Interceptor):
 
 
 def _chooses_tokens() -> bool:
-    """Whether ``generate`` calls this function, outside of the model: the probabilities of tokens are not attention."""
+    """Whether ``generate`` calls this softmax, outside of the model, to choose the next token: that is not attention."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code is not CALL:
         name = frame.f_globals.get("__name__", "")

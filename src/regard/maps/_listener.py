@@ -1,4 +1,4 @@
-"""``RecordListener``: what receives the records of attention while a model runs."""
+"""``RecordListener``: receives the records of attention while a model runs, and later corrections of them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,9 +14,12 @@ from regard.maps._repeated_calls import RepeatedCall
 class RecordListener:
     """Receives the record of every attention. Override what you need.
 
+    First come records (:meth:`attended`) and what could not be recorded (:meth:`missed`). The other methods report what the
+    model did with the outputs afterwards, if that changes their maps.
+
     Attributes:
         lost: attention that could not be recorded, with the reason.
-        projections: is shown the products of the model, among which are its output projections; None if not needed.
+        projections: sees the matrix products of the model, to find output projections; None if not needed.
     """
 
     projections: ProjectionWatch | None = None
@@ -33,8 +36,11 @@ class RecordListener:
         return None
 
     def took(self, call: RepeatedCall, moment: tuple[int, int]) -> bool:
-        """A call like earlier ones ran, as the attention of this number in this run: whether that is all there is to know. If
-        not, its record follows."""
+        """A call that repeats an earlier one ran. Return True if the listener needs no record of it; else its record follows.
+
+        Args:
+            moment: the number of the model's run, and of the attention, as in :class:`AttentionRecord`.
+        """
         return False
 
     def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
@@ -42,25 +48,28 @@ class RecordListener:
         self.lost.append(f"{name}: {reason}")
 
     def noted(self, name: str, note: str) -> None:
-        """In the module of this name, something else was found that looks like attention."""
+        """A reader should know this about the module of this name."""
 
     def rescaled(self, name: str, factor: Tensor) -> None:
-        """The model multiplied the rows of the latest output of this name, by ``(batch, heads, queries)``: a learned sink,
-        or two kernels that are merged by their logsumexp."""
+        """The model scaled the rows of the latest output of this name by ``factor``, ``(batch, heads, queries)``.
+
+        It does so for a learned sink, or to merge two kernels by their logsumexp.
+        """
 
     def subtracted(self, first: str, second: str, factor: Any) -> None:
-        """The model subtracted the latest output of one name, times a factor, from that of the other: their maps are one."""
+        """The model computed first − factor · second from the latest outputs of these names: their maps become one."""
 
     def heads_subtracted(self, name: str, first: Sequence[int], second: Sequence[int], factor: Any) -> None:
-        """The model subtracted some heads of the latest output of this name, times a factor, from others: their maps are
-        one."""
+        """The model computed first − factor · second from some heads of the latest output of this name, given by their
+        indices: each pair of heads becomes one."""
 
     def repeated(self, names: Sequence[str]) -> bool:
-        """The model put the latest outputs of these names side by side. Whether their maps are the same, and one now."""
+        """The model concatenated the latest outputs of these names along the width. Return True if their maps are equal, and
+        were merged into one."""
         return False
 
     def added(self, names: Sequence[str], factors: Sequence[Any], same_keys: bool) -> bool:
-        """The model added the latest outputs of several names, each times a factor. Whether their maps are one now.
+        """The model added the latest outputs of these names, each times a factor. Return True if their maps were merged.
 
         Args:
             same_keys: whether they have the same values; if not, the keys of the second follow those of the first.
@@ -68,13 +77,16 @@ class RecordListener:
         return False
 
     def joined(self, names: Sequence[str], joint: Joint) -> bool:
-        """The model concatenated or stacked the latest outputs of these names. Whether their maps are one now."""
+        """The model concatenated or stacked the latest outputs of these names. Return True if their maps were joined."""
         return False
 
     def regrouped(self, name: str, known: bool) -> None:
-        """In the axis that holds samples and heads of the latest attention of this name, heads come first; or it is not
-        known which comes first."""
+        """The latest attention of this name has samples and heads folded into one axis, and was recorded with samples first.
+
+        Args:
+            known: True if heads come first; False if nothing shows which comes first.
+        """
         self.missed(name, "its heads and samples are one axis of its tensors, in which samples do not come first")
 
     def retract(self, name: str) -> None:
-        """Forget the latest record of this name: it was a part of something else."""
+        """Forget the latest record of this name: it turned out to be a part of something else."""

@@ -1,18 +1,23 @@
-"""What a model computes from the logsumexp of its scores: only such factors of an output belong to the map."""
+"""Follows what a model computes from the logsumexp of its scores.
+
+A factor of an attention's output belongs to the map only if it was computed from this logsumexp, as a learned sink or a
+share of the softmax is. Any other factor (a gate, a scale) does not.
+"""
 
 import weakref
 from typing import Any
 
 from torch import Tensor
 
+# Functions whose result has more elements and still one number per row.
 _LARGER = frozenset({"expand", "expand_as", "broadcast_to", "repeat", "repeat_interleave"})
 
 
 class FromLogsumexp:
-    """The tensors that are alive and were computed from a logsumexp, row by row.
+    """The living tensors that were computed from a logsumexp and have one number per row.
 
     Attributes:
-        known: by the tensor's id.
+        known: weak references to these tensors, by id.
     """
 
     def __init__(self) -> None:
@@ -32,9 +37,9 @@ class FromLogsumexp:
         known[key] = weakref.ref(x, lambda _: known.pop(key, None))
 
     def follow(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Note the result of a function if it still is a number for each row.
+        """Add the result of a function if it still has one number per row.
 
-        Only the sizes are compared: scores minus their logsumexp, or an output times a factor, have more numbers.
+        Only sizes are compared: scores minus their logsumexp, or an output times a factor, have more elements.
         """
         given = [x for x in _tensors((*args, *kwargs.values())) if x in self]
         if not given:
@@ -44,7 +49,7 @@ class FromLogsumexp:
         self.add([x for x in parts if isinstance(x, Tensor) and (x.numel() <= most or function in _LARGER)])
 
     def is_beside_another(self, args: tuple[Any, ...], out: Any) -> bool:
-        """Whether such a tensor was multiplied with one of another kind, which has more numbers."""
+        """Whether such a tensor was multiplied with one of another kind that has more elements, as an output has."""
         found = [x in self for x in _tensors(args)]
         return any(found) and not all(found) and out not in self
 

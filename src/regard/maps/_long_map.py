@@ -1,4 +1,4 @@
-"""What a map has of a long text: an overview, statistics of every token, and exact rows on demand."""
+"""The part of a map for long texts: an overview, statistics of every token, and exact rows on demand."""
 
 import contextlib
 import operator
@@ -40,12 +40,12 @@ class LongMap(ABC):
 
     @property
     def per_query(self) -> QueryStatistics:
-        """Of every query: entropy, mass on the first keys, mean distance, largest weight and where it is."""
+        """Statistics of every query: entropy, mass on the first keys, mean distance, largest weight and its key."""
         return self._overview.per_query
 
     @property
     def per_key(self) -> KeyStatistics:
-        """Of every key: mass received, the largest weight, and the query that gives it."""
+        """Statistics of every key: the mass it receives, the largest weight, and the query that gives it."""
         return self._overview.per_key
 
     @property
@@ -55,16 +55,16 @@ class LongMap(ABC):
         return self.latest.overview
 
     def row(self, index: int) -> Float[Tensor, "batch heads keys"]:
-        """The weights of one query, exactly: it was kept by ``rows=``, or is computed from what ``keep_keys=True`` kept."""
+        """The exact weights of one query: kept by ``rows=``, or computed from the queries and keys of ``keep_keys=True``."""
         count = self.latest.shape[2]
         with contextlib.suppress(TypeError):
-            index = index if isinstance(index, bool) else operator.index(index)  # of numpy and torch, too
+            index = index if isinstance(index, bool) else operator.index(index)  # also of numpy and torch
         if type(index) is not int or not -count <= index < count:
             raise IndexError(f"row must be a whole number from {-count} to {count - 1}, got {index!r:.40}")
         return self.latest.block(torch.tensor([index % count]))[:, :, 0]
 
     def block(self, rows: Rows = None, columns: Rows = None) -> Float[Tensor, "batch heads rows columns"]:
-        """The weights of some queries and keys, exactly, like :meth:`row`; None stands for all."""
+        """The exact weights of some queries and keys, as in :meth:`row`; None selects all."""
         chosen = []
         for name, wanted, count in (("rows", rows, self.latest.shape[2]), ("columns", columns, self.latest.shape[3])):
             check_selection(name, wanted)

@@ -1,8 +1,9 @@
-"""Memory of large maps on a CPU, used again by the next map of the same size.
+"""Reuses the memory of large freed maps on a CPU for the next map of the same size.
 
-A system hands out memory page by page, and to be given a page takes longer than to fill it: about half of what it costs to
-capture long texts. So the memory of a map that was freed is kept. It is marked as free (``MADV_FREE``): if the system needs
-memory it takes the pages back, and until then the next map gets them without asking.
+The operating system hands out memory page by page, at the first write to each page. These page faults take longer than
+writing the data: about half the time of capturing long texts. So the memory of a freed map is kept and marked with
+``MADV_FREE``. If the system runs short of memory, it takes the pages back; until then, the next map can use them
+without page faults.
 """
 
 import math
@@ -13,30 +14,30 @@ import weakref
 import torch
 from torch import Tensor
 
-LARGE = 2**22  # bytes of a map that is given pages of its own
-KEPT = 2**30  # bytes that are kept at most
+LARGE = 2**22  # bytes from which on a map gets its own memory mapping
+KEPT = 2**30  # bytes of freed memory that are kept at most
 
 
 class FreedMemory:
-    """Memory of maps that were freed, ``most`` bytes at most.
+    """A pool of freed memory, of ``most`` bytes at most.
 
-    A tensor may be freed at any point of any thread, also inside of these methods. So the lock is never waited for: who does
-    not get it finds nothing here, and keeps nothing.
+    A tensor may be freed at any point in any thread, even inside of these methods. Waiting for the lock could then be a
+    deadlock, so no method waits: without the lock, ``take`` finds nothing and freed memory is not kept.
     """
 
     def __init__(self, most: int = KEPT) -> None:
         self._most = most
         self._kept: list[mmap.mmap] = []  # the oldest first
         self._lock = threading.Lock()
-        self._lent: dict[int, weakref.ref[memoryview]] = {}
+        self._lent: dict[int, weakref.ref[memoryview]] = {}  # keeps the callbacks of lent memory alive
 
     @property
     def size(self) -> int:
-        """Bytes that are kept."""
+        """The number of bytes in the pool."""
         return sum(len(memory) for memory in list(self._kept))
 
     def take(self, size: int) -> mmap.mmap | None:
-        """Memory of this size, in which something may be written; None if there is none."""
+        """Memory of this size, with arbitrary content; None if the pool has none."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -46,7 +47,7 @@ class FreedMemory:
             self._lock.release()
 
     def lend(self, memory: mmap.mmap) -> memoryview:
-        """The memory for a tensor. When the tensor and all its views are gone, it is kept here."""
+        """A view of the memory, from which to make a tensor. When the tensor and its views are freed, the memory returns here."""
         view = memoryview(memory)
         number = id(view)
 
@@ -58,6 +59,7 @@ class FreedMemory:
         return view
 
     def _keep(self, memory: mmap.mmap) -> None:
+        """Add freed memory to the pool, and release the oldest if the pool is too large."""
         if not hasattr(mmap, "MADV_FREE") or len(memory) > self._most or not self._lock.acquire(blocking=False):
             return
         try:
@@ -65,7 +67,7 @@ class FreedMemory:
             self._kept.append(memory)
             while self.size > self._most:
                 del self._kept[0]
-        except OSError:  # a system that does not take pages back one by one: all of them are returned
+        except OSError:  # the system does not support it: the memory is released instead
             pass
         finally:
             self._lock.release()
@@ -75,8 +77,10 @@ _freed = FreedMemory()
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros. New memory of a CPU is not touched until something else is written to it: causal maps leave up to half of theirs
-    empty, and ``torch.zeros`` would write all of it.
+    """``torch.zeros`` with faster allocation of large maps on a CPU.
+
+    New memory from the system is zero already, and pages that are never written cost nothing. Causal maps leave up to half of
+    their memory untouched, while ``torch.zeros`` would write all of it.
 
     >>> zeros((2, 3), torch.float32, torch.device("cpu"))
     tensor([[0., 0., 0.],

@@ -1,6 +1,8 @@
-"""What a model is like, as far as its modules state it: whether a model that was seen before is still the same.
+"""Detects whether a model changed since an earlier capture: in its modules, their settings, hooks or methods.
 
-Nothing here keeps the model or its modules alive, so that it can be kept for as long as the model lives.
+What was learned about a model (see :mod:`regard.maps._learning`) holds only while the model stays the same. The
+comparison runs before each capture, so it must be fast. It holds weak references only: it does not keep the model
+alive.
 """
 
 import weakref
@@ -19,17 +21,17 @@ _NUMBERS = frozenset({bool, int, str, float})
 
 
 class ModelForm(NamedTuple):
-    """The modules of a model, to which it refers weakly.
+    """The modules of a model and their settings at some time.
 
     Attributes:
-        modules: all of them, each once, in the order of their paths.
-        paths: of the modules, in the same order.
-        holding: whether others are looked for in a module: torch's own modules without any have none.
-        children: the ids of the modules inside of those, and their names there, one after the other.
+        modules: weak references to all modules, each once, in the order of their paths.
+        paths: the paths of the modules, in the same order.
+        holding: whether to compare a module's children. torch's own modules without children never get any.
+        children: the ids and the names of the children of these modules, in one list each.
         path_of: the path of a module, by its id.
         root: the name of the model itself.
-        is_wrapped: whether wrappers add something to the paths.
-        likeness: what decides which way the model takes.
+        is_wrapped: whether wrappers such as ``torch.compile`` add parts to the paths.
+        fingerprint: the settings of the modules.
     """
 
     modules: list[weakref.ref[nn.Module]]
@@ -39,17 +41,17 @@ class ModelForm(NamedTuple):
     path_of: dict[int, str]
     root: str
     is_wrapped: bool
-    likeness: "Likeness"
+    fingerprint: "Fingerprint"
 
     def names_if_same(self, model: nn.Module) -> ModuleNames | None:
-        """The names of the model's modules, if all of them and what they state is as it was."""
+        """The names of the model's modules if the model is unchanged; else None."""
         modules: list[Any] = list(map(call, self.modules))
         if modules[0] is not model or None in modules:
             return None
         variables = list(map(_VARIABLES, modules))
         if _children(compress(variables, self.holding)) != self.children:
             return None
-        if not self.likeness.is_that_of(modules, variables):
+        if not self.fingerprint.matches(modules, variables):
             return None
         return (
             ModuleNames(model) if self.is_wrapped else ModuleNames.known(modules, self.paths, self.path_of, self.root)
@@ -57,22 +59,22 @@ class ModelForm(NamedTuple):
 
 
 def form_of(model: nn.Module, names: ModuleNames) -> ModelForm | None:
-    """The form of a model; None if it cannot be told whether another one is like it."""
+    """The form of a model now; None if later changes of it could not be detected."""
     modules = list(names.modules.values())
-    likeness = likeness_of(modules)
-    if likeness is None or modules[0] is not model:
+    fingerprint = fingerprint_of(modules)
+    if fingerprint is None or modules[0] is not model:
         return None
     kinds: list[Any] = list(map(type, modules))
     holding = [bool(module._modules) or not _about(kind)[0] for module, kind in zip(modules, kinds, strict=True)]
     children = _children(compress(map(vars, modules), holding))
     return ModelForm(
         list(map(weakref.ref, modules)), list(names.modules), holding, children, names.paths, names.root,
-        names.is_wrapped, likeness,
+        names.is_wrapped, fingerprint,
     )  # fmt: skip
 
 
 def _children(holding: Iterable[dict[str, Any]]) -> tuple[list[int], list[str]]:
-    """The ids and the names of the modules in others, of which these are the variables."""
+    """The ids and the names of all children, from the ``__dict__`` of each module."""
     inner = list(map(_MODULES, holding))
     return list(map(id, chain.from_iterable(map(_VALUES, inner)))), list(chain.from_iterable(inner))
 
@@ -83,11 +85,12 @@ def _about(kind: type[nn.Module]) -> tuple[bool, bool]:
     return kind.__module__.startswith("torch.nn."), issubclass(kind, torch.jit.ScriptModule | nn.DataParallel)
 
 
-class Likeness:
-    """What decides which way a model takes, as far as its modules state it: their classes and methods, whether they train,
-    their hooks, and all attributes that are numbers, words or flags.
+class Fingerprint:
+    """The settings that may decide which code a model runs: classes and ``forward`` methods of its modules, whether they train,
+    their hooks, and all attributes that are numbers, strings or booleans.
 
-    It is compared before each capture, so most of it is done by functions of C that take all modules at once.
+    It is compared before each capture. So loops over modules are written with ``map``, ``compress`` and ``itemgetter``, which
+    run in C.
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
@@ -96,7 +99,7 @@ class Likeness:
         self._classes = list(dict.fromkeys(self._kinds))
         self._forward = list(map(_FORWARD, self._classes))
         self._training, self._hooked = _common(variables)
-        # Torch's own modules state what they are by their classes and parameters.
+        # torch's own modules are described by their classes and parameters; attributes of all others are compared.
         self._stating = [not _about(kind)[0] for kind in self._kinds]
         stating = list(compress(variables, self._stating))
         self._sizes = list(map(len, stating))
@@ -112,8 +115,8 @@ class Likeness:
     def _values(self, stating: Iterable[dict[str, Any]]) -> list[Any]:
         return list(chain.from_iterable(map(call, self._get, stating)))
 
-    def is_that_of(self, modules: Sequence[nn.Module], variables: list[dict[str, Any]] | None = None) -> bool:
-        """Whether nothing changed. ``variables`` are those of the modules."""
+    def matches(self, modules: Sequence[nn.Module], variables: list[dict[str, Any]] | None = None) -> bool:
+        """Whether nothing changed. ``variables``: the ``__dict__`` of each module, if the caller has them already."""
         variables = list(map(_VARIABLES, modules)) if variables is None else variables
         if list(map(type, modules)) != self._kinds or list(map(_FORWARD, self._classes)) != self._forward:
             return False
@@ -129,22 +132,22 @@ class Likeness:
         return _implementations(compress(stating, self._configured)) == self._implementations
 
 
-def likeness_of(modules: Iterable[nn.Module]) -> Likeness | None:
-    """What decides which way a model takes; None if that cannot be told."""
+def fingerprint_of(modules: Iterable[nn.Module]) -> Fingerprint | None:
+    """The fingerprint of modules; None if some run outside of Python or in other threads, or are only partly initialized."""
     modules = list(modules)
     unseen = any(_about(kind)[1] for kind in set(map(type, modules)))
-    return None if unseen or not all("training" in vars(module) for module in modules) else Likeness(modules)
+    return None if unseen or not all("training" in vars(module) for module in modules) else Fingerprint(modules)
 
 
 def _getter(names: list[str]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
-    """All of these variables, as a tuple."""
+    """A function that returns these variables as a tuple."""
     if len(names) > 1:
         return itemgetter(*names)
     return lambda variables: tuple(variables[name] for name in names)
 
 
 def _common(variables: list[dict[str, Any]]) -> tuple[list[Any], list[tuple[int, ...]]]:
-    """Whether modules train; and the hooks, and methods of their own, of those that have some."""
+    """For all modules whether they train; and the ids of hooks and of replaced ``forward`` methods, where there are some."""
     training = list(map(_TRAINING, variables))
     some = any(map(_BEFORE, variables)) or any(map(_AFTER, variables))
     if not some and not any(map(dict.__contains__, variables, repeat("forward"))):
@@ -159,13 +162,13 @@ def _common(variables: list[dict[str, Any]]) -> tuple[list[Any], list[tuple[int,
 
 
 def _implementations(stating: Iterable[dict[str, Any]]) -> list[Any]:
-    """Which attention the configurations of modules name."""
+    """The attention implementation that each Hugging Face configuration selects."""
     configs = list(map(_CONFIG, stating))
     found = dict(zip(map(id, configs), configs, strict=True))
     return [(number, getattr(config, "_attn_implementation", None)) for number, config in found.items()]
 
 
-# Variables that all modules have, and those of them that matter.
+# Variables that every module has, and functions that read those which matter.
 _OF_ALL = frozenset(vars(nn.Module()))
 _CONFIG = itemgetter("config")
 _TRAINING, _BEFORE, _AFTER = itemgetter("training"), itemgetter("_forward_pre_hooks"), itemgetter("_forward_hooks")

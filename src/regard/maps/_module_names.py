@@ -1,31 +1,34 @@
-"""Which module attends. The Python frames tell it, so that the model needs no hooks.
+"""Finds the module that attends, from the Python frames of the call stack.
 
-(Hooks would turn off the fast path of ``nn.TransformerEncoderLayer``, and other threads would see them.)
+Hooks would be simpler, but they turn off the fast path of ``nn.TransformerEncoderLayer``, and run in other threads,
+too.
 """
 
 import inspect
 import sys
 from dataclasses import dataclass, field
-from itertools import dropwhile
 from types import FrameType
 from typing import Any
 
 from torch import nn
 
-from regard.maps._ways import USUAL, Way, way_of
+from regard.maps._call_stack import (
+    USUAL,
+    CallStack,
+    call_stack_of,
+    first_argument,
+    frames_from,
+    from_compiled_code,
+    model_frames,
+)
 
 # Parts of a path that wrappers add.
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
-
-OWN_PACKAGES = (__package__, f"{__package__}.sources", "jaxtyping")  # which checks types in tests
-_GRIDS = "image_grid_thw"  # Qwen-VL's
-CALL = nn.Module._wrapped_call_impl.__code__  # of every call of a module
+_GRIDS = "image_grid_thw"  # the argument with the grids of images, in Qwen-VL
+CALL = nn.Module._wrapped_call_impl.__code__  # the code of ``module(…)``: a frame with it is a call of a module
 _COMPILER = "torch._dynamo.eval_frame"
-_MOST = 4096  # facts that are kept: texts of many lengths have many
-
-# The name of the code that stands in for a patched function.
-PATCHED_CODE = "call_source"
+_MOST = 4096  # facts that are kept: sequences of many lengths add many
 
 
 def clean(path: str) -> str:
@@ -40,7 +43,7 @@ def clean(path: str) -> str:
 
 
 def named_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """What ``model.named_modules()`` gives, in its order, without a generator for each level.
+    """``dict(model.named_modules())``, but faster: without a generator for each level.
 
     >>> list(named_modules(nn.Sequential(nn.Sequential(nn.ReLU()), nn.ReLU())))
     ['', '0', '0.0', '1']
@@ -65,7 +68,7 @@ class CallSite:
     """Where an attention happened: the module, its name, and the frames from the call outwards.
 
     Attributes:
-        remembered: what does not change while the model is intercepted, so that it is computed once.
+        remembered: a cache for answers that do not change while the model is intercepted.
     """
 
     name: str
@@ -77,7 +80,7 @@ class CallSite:
         """A local variable of the innermost running function of this name; None if there is none.
 
         Args:
-            module: the module of which the function must be a method.
+            module: if given, the function must be a method of this module.
         """
         for frame in self.frames:
             named = frame.f_code.co_name == function and name in frame.f_code.co_varnames
@@ -87,7 +90,7 @@ class CallSite:
 
 
 def attribute(module: nn.Module | None, name: str) -> Any:
-    """``getattr(module, name, None)``, without an error inside of it if there is none: most modules state nothing.
+    """``getattr(module, name, None)``, but faster if there is no such attribute: ``nn.Module`` would raise and catch an error.
 
     >>> attribute(nn.Linear(2, 3), "in_features"), attribute(nn.Linear(2, 3), "num_heads")
     (2, None)
@@ -105,7 +108,14 @@ def attribute(module: nn.Module | None, name: str) -> Any:
 
 
 class ModuleNames:
-    """Names of the modules of a model, and of the attention that runs in them."""
+    """Names of the modules of a model, and of the attention that runs in them.
+
+    Attributes:
+        root: the name of the model itself, which is that of its class.
+        paths: the paths of all modules, by id.
+        is_wrapped: whether wrappers such as ``torch.compile`` add parts to the paths.
+        remembered: a cache for answers that do not change while the model is intercepted, see :class:`CallSite`.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._modules: dict[str, nn.Module] | None = named_modules(model)
@@ -118,13 +128,13 @@ class ModuleNames:
         if self.is_wrapped:
             self._by_clean_name = {clean(path): module for path, module in self._modules.items()}
             self.paths = {id(module): path for path, module in self._by_clean_name.items()}
-            if len(self.paths) < len(self._modules):  # without what wrappers add, some have the same path
+            if len(self.paths) < len(self._modules):  # some modules have the same path without the wrappers
                 self.paths = {id(module): clean(path) for path, module in self._modules.items()}
         self._begin()
 
     @classmethod
     def known(cls, modules: list[nn.Module], listed: list[str], paths: dict[int, str], root: str) -> "ModuleNames":
-        """Of modules whose names were found before: ``listed`` are their paths, and ``paths`` the same by their ids."""
+        """The names of a model that did not change: ``listed`` are the paths of its modules, ``paths`` the same by id."""
         found = cls.__new__(cls)
         found._modules, found._by_clean_name, found._listed = None, None, (listed, modules)
         found.paths, found.root, found.is_wrapped = paths, root, False
@@ -132,14 +142,15 @@ class ModuleNames:
         return found
 
     def _begin(self) -> None:
+        """Set what changes while the model runs."""
         self._parents: dict[str, list[nn.Module]] = {}
         self.remembered: dict[Any, Any] = {}
-        # Calls that attended and still run: frame, name, how many times. A frame that we hold is not reused.
+        # Calls of modules that attended and still run: frame, name, how often. Holding a frame keeps it from being reused.
         self._running: list[tuple[FrameType, str, int]] = []
-        # The outermost frame of the model's latest run, and how many runs there were.
+        # The outermost frame of the model's latest run, and the number of this run.
         self._run: tuple[FrameType, int] | None = None
-        self._outside = USUAL  # the functions from there outwards
-        # The argument of this name with which the latest run was called, if there was one: the grids of its images.
+        self._outside = USUAL  # what the functions around this run say
+        # The grids of the images with which the latest run was called, if it has such an argument.
         self.image_grids: Any = None
         # Whether compiled code called some of the attention.
         self.compiled = False
@@ -161,7 +172,7 @@ class ModuleNames:
         return path if path is None or path else self.root
 
     def find(self, name: str) -> nn.Module | None:
-        """The module of this name, which :meth:`of` gave."""
+        """The module of this name: the inverse of :meth:`of`."""
         return self._by_name.get("" if name == self.root and name not in self._by_name else name)
 
     def parents(self, name: str) -> list[nn.Module]:
@@ -177,16 +188,16 @@ class ModuleNames:
     def locate(
         self, module: nn.Module | None = None, member: nn.Module | None = None, count: bool = True
     ) -> CallSite | None:
-        """The innermost call of a module of the model that is running; None outside the model.
+        """The innermost running call of one of the model's modules; None outside of the model.
 
         Args:
             module: the module that attends, if it is known.
-            member: the part of the running module to which the attention belongs.
-            count: whether to number this attention: False if it may turn out not to be one.
+            member: the submodule to which the attention belongs, if the running module computes it by itself.
+            count: whether to count this as an attention of the call. The second one in a call is named ``name#2``.
         """
         frames = model_frames()
         if not self.compiled and _COMPILER in sys.modules:
-            self.compiled = "compile_wrapper" in [frame.f_code.co_name for frame in frames] and _from_compiled_code(
+            self.compiled = "compile_wrapper" in [frame.f_code.co_name for frame in frames] and from_compiled_code(
                 frames
             )
         if self._running:
@@ -201,7 +212,7 @@ class ModuleNames:
             if name is None or (module is not None and found is not module):
                 continue
             call = _call_of(found, frames[depth:])
-            if call is None:  # a function that takes the module as its argument
+            if call is None:  # the module is an argument of this function, but is not running
                 continue
             if count:
                 self._count_run(frames)
@@ -213,7 +224,7 @@ class ModuleNames:
         return None if path is None or module is None else CallSite(path, module, tuple(frames))
 
     def _at_once(self, frames: list[FrameType]) -> CallSite | None:
-        """The usual case: the module of the innermost call attends, and no function inside of it belongs to another one."""
+        """The fast path of :meth:`locate`: all functions inside the innermost call of a module belong to this module."""
         owners = []
         for frame in frames:
             if frame.f_code is CALL:
@@ -231,11 +242,11 @@ class ModuleNames:
 
     @property
     def run(self) -> int:
-        """How many times the model ran before the run of now."""
+        """The number of the current run of the model, from 0."""
         return 0 if self._run is None else self._run[1]
 
     def _count_run(self, frames: list[FrameType]) -> None:
-        """``generate``, or any method of the model that calls it several times, is one run."""
+        """Count a run of the model. ``generate``, or any method of it that calls the model several times, is one run."""
         if self._run is not None and self._run[0] in frames:
             return
         outermost = next((frame for frame in reversed(frames) if self._is_call(frame)), None)
@@ -252,12 +263,12 @@ class ModuleNames:
         method = inspect.unwrap(getattr(type(found), frame.f_code.co_name, len))
         return getattr(method, "__code__", None) is frame.f_code
 
-    def begin(self, call: FrameType, inside: list[FrameType], codes: list[int]) -> Way:
-        """This call of a module is about to attend: what runs around it.
+    def begin(self, call: FrameType, inside: list[FrameType], codes: list[int]) -> CallStack:
+        """The call stack of a call that is about to attend, for repeated calls: it is found by ids, in little time.
 
         Args:
-            inside: the functions that run inside the call.
-            codes: the numbers of their codes.
+            inside: the frames of the functions inside the call.
+            codes: the ids of their code objects.
         """
         run = None if self._run is None else self._run[0]
         numbers, frame = codes[:], call
@@ -267,33 +278,33 @@ class ModuleNames:
             if back is None:
                 return self._begin_run(call, inside)
             frame = back
-        found = way_of(tuple(numbers), call, inside, run)
+        found = call_stack_of(tuple(numbers), call, inside, run)
         if self._outside is not USUAL:
             found = found.within(self._outside)
         if found.compiled and not self.compiled:
-            self.compiled = _from_compiled_code(inside + _frames_from(call))
+            self.compiled = from_compiled_code(inside + frames_from(call))
         return found
 
-    def _begin_run(self, call: FrameType, inside: list[FrameType]) -> Way:
-        """The same for the first attention of a run."""
-        around = _frames_from(call)
+    def _begin_run(self, call: FrameType, inside: list[FrameType]) -> CallStack:
+        """As :meth:`begin`, for the first attention of a run."""
+        around = frames_from(call)
         self._count_run(around)
         codes = [frame.f_code for frame in around]
         known = self._run is not None and self._run[0] in around
-        outside = Way.by(codes[around.index(self._run[0]) :]) if known and self._run is not None else USUAL
+        outside = CallStack.of(codes[around.index(self._run[0]) :]) if known and self._run is not None else USUAL
         self._outside = outside if any(outside[:3]) else USUAL
-        found = Way.by(codes, [frame.f_code for frame in inside])
+        found = CallStack.of(codes, [frame.f_code for frame in inside])
         if found.compiled and not self.compiled:
-            self.compiled = _from_compiled_code(inside + around)
+            self.compiled = from_compiled_code(inside + around)
         return found
 
     @property
     def some_run(self) -> bool:
-        """Whether calls that are numbered may still run."""
+        """Whether a call whose attention was counted may still be running."""
         return bool(self._running)
 
     def counts(self, call: FrameType) -> bool:
-        """Whether attention of this call is numbered. Calls that ended are forgotten."""
+        """Whether an attention of this call was counted. Forgets calls that ended."""
         if not self._running:
             return False
         frames = model_frames()
@@ -301,10 +312,11 @@ class ModuleNames:
         return any(entry[0] is call for entry in self._running)
 
     def attended(self, call: FrameType, name: str) -> None:
-        """This call of the module of this name attended once."""
+        """Count the first attention of this call."""
         self._running.append((call, name, 1))
 
     def _numbered(self, frame: FrameType, name: str) -> str:
+        """Count an attention of this call. Returns its name: that of the module, with ``#2`` for the second one."""
         for index, (running, known, count) in enumerate(self._running):
             if running is frame and known == name:
                 self._running[index] = (frame, name, count + 1)
@@ -313,7 +325,7 @@ class ModuleNames:
         return name
 
     def take_back(self, name: str) -> None:
-        """Undo the numbering of the latest attention, which was retracted."""
+        """Undo the counting of the latest attention, which was retracted."""
         path = name.partition("#")[0]
         for index, (frame, known, count) in enumerate(self._running):
             if known == path and name == (path if count == 1 else f"{path}#{count}"):
@@ -321,7 +333,7 @@ class ModuleNames:
 
     @property
     def facts(self) -> dict[Any, Any]:
-        """What was remembered and holds as long as the model does not change, without references to it."""
+        """The remembered answers that hold for later captures of an unchanged model. They do not refer to the model."""
         found = {key: x for key, x in self.remembered.items() if not isinstance(x, list) or not x}
         own = {key: x for key, x in found.items() if not isinstance(key[0], int) or key[0] in self.paths}
         return own if len(own) < _MOST else {}
@@ -336,41 +348,8 @@ class ModuleNames:
         self._run = None
 
 
-def model_frames() -> list[FrameType]:
-    """From the call outwards, without those of this package that lead here: a frame that refers to itself would keep the
-    model's tensors until the next garbage collection."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__package__") in OWN_PACKAGES:
-        frame = frame.f_back
-    return _frames_from(frame)
-
-
-def _frames_from(frame: FrameType | None) -> list[FrameType]:
-    """This frame and those outside of it."""
-    found = []
-    while frame is not None:
-        found.append(frame)
-        frame = frame.f_back
-    return found
-
-
-def first_argument(frame: FrameType) -> Any:
-    code = frame.f_code
-    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-
-
-def _from_compiled_code(frames: list[FrameType]) -> bool:
-    """Whether compiled code is running as Python. A patched function (see :mod:`regard.maps._patches`) that torch's
-    compile wrapper called directly runs compiled."""
-    handed = max((depth for depth, frame in enumerate(frames) if frame.f_code.co_name == PATCHED_CODE), default=-1)
-    rest = iter(frames[handed + 1 :])
-    if handed >= 0:
-        rest = dropwhile(lambda frame: "_dynamo" in frame.f_code.co_filename, rest)
-    return any(frame.f_code.co_name == "compile_wrapper" for frame in rest)
-
-
 def _call_of(module: nn.Module, frames: list[FrameType]) -> FrameType | None:
-    """The frame of this one call of the module, inside which its helpers run; None if the module is not running."""
+    """The frame of the module's running call; None if the module is not running."""
     for frame in frames:
         if frame.f_code is CALL and first_argument(frame) is module:
             return frame
@@ -382,11 +361,12 @@ def _call_of(module: nn.Module, frames: list[FrameType]) -> FrameType | None:
 
 
 def _is_another_model(found: Any, frame: FrameType) -> bool:
-    """Whether a module that is not in the model, but has parameters, is being called: an assistant, or a teacher."""
+    """Whether this frame is the call of a module with parameters outside of the model: an assistant model, or a teacher."""
     called = frame.f_code is CALL and isinstance(found, nn.Module)
     return called and next(found.parameters(), None) is not None
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside of ``torch.compile``."""
     inner = getattr(model, "_orig_mod", None)
     return _unwrapped(inner) if isinstance(inner, nn.Module) else model

@@ -1,8 +1,8 @@
-"""Modules say when they are first called, without hooks.
+"""Reports the first call of a module, without a hook.
 
-A hook would be copied and saved with its module, and would turn off the fast path of ``nn.TransformerEncoderLayer``. Torch
-asks each module for a compiled form of it before a call, and leaves that form out of copies and files: what stands there
-until the first call says that the call came.
+A hook would be copied and saved with its module, and would turn off the fast path of ``nn.TransformerEncoderLayer``.
+Instead this uses ``_compiled_call_impl``: before each call torch looks there for a compiled version of the module, and
+leaves it out of copies and files. A callable object in this place sees the first call, and then removes itself.
 """
 
 import inspect
@@ -16,7 +16,7 @@ _PLACE = "_compiled_call_impl"
 
 
 class _FirstCall:
-    """Takes the first call of a module in this thread, says so, and passes it on. Then it is gone."""
+    """Stands in for the compiled version of a module until its first call in this thread, which it reports and passes on."""
 
     __slots__ = ("_before", "_module", "_name", "_over", "_said", "_thread")
 
@@ -36,18 +36,19 @@ class _FirstCall:
         return before(*args, **kwargs)
 
     def end(self) -> None:
+        """Put back what was in this place before."""
         self._over = True
         variables = self._module.__dict__
         if self._before is None and variables.get(_PLACE) is self:
             del variables[_PLACE]
             return
-        while isinstance(found := variables.get(_PLACE), _FirstCall) and found._over:  # others may be above or below
+        while isinstance(found := variables.get(_PLACE), _FirstCall) and found._over:  # several watches may be stacked
             if found._before is None:
                 del variables[_PLACE]
             else:
                 variables[_PLACE] = found._before
 
-    # A module of its own way to copy itself may take this along: the copy has nothing in its place.
+    # A module that copies or pickles itself in its own way may include this object: the copy gets None.
 
     def __deepcopy__(self, memo: Any) -> None:
         return None
@@ -56,11 +57,11 @@ class _FirstCall:
         return type(None), ()
 
 
-FIRST_CALL = inspect.unwrap(_FirstCall.__call__).__code__  # runs inside of the first call of a module alone
+FIRST_CALL = inspect.unwrap(_FirstCall.__call__).__code__  # on the stack only inside the first call of a module
 
 
 class ModuleWatch:
-    """Until :meth:`end`, ``ran(name)`` is called when one of these modules is called the first time, in this thread."""
+    """Calls ``ran(name)`` at the first call of each of these modules in this thread, until :meth:`end`."""
 
     def __init__(self, modules: Iterable[tuple[str, nn.Module]], ran: Callable[[str], None]) -> None:
         thread = threading.get_ident()

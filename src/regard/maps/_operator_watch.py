@@ -1,8 +1,8 @@
-"""Sees the calls of a few operators, in one thread, and costs nothing for all others.
+"""Watches the calls of a few operators in one thread. All other operators cost nothing.
 
-A torch function mode sees every function that a model calls, which costs more than all the rest of a capture. A dispatch
-key that is on in one thread alone, and has kernels for a few operators only, is skipped by the dispatcher for all others. The
-kernels pass the call to the listener of the thread.
+A torch function mode sees every function that a model calls, which takes more time than the rest of a capture. Here a
+dispatch key does the work: it is on in one thread only, and has kernels for a few operators only, so torch's dispatcher
+skips it for all others. These kernels pass the call to the thread's listener.
 """
 
 import functools
@@ -18,12 +18,12 @@ import torch.nn.functional as F
 
 from regard.observation import is_hidden
 
-_KEY = "TESTING_ONLY_GenericMode"  # no operator of torch's own has a kernel for it
+_KEY = "TESTING_ONLY_GenericMode"  # a dispatch key for which torch registers no kernels
 
 ATTENTION = "scaled_dot_product_attention"
 _frame = sys._getframe
 
-# What a model calls, by the operator that it becomes.
+# The watched operators: the name and the function under which a model calls each.
 _WATCHED: dict[str, tuple[str, Any]] = {
     ATTENTION: (ATTENTION, F.scaled_dot_product_attention),
     "conv2d": ("conv2d", torch.conv2d),
@@ -39,36 +39,43 @@ _WATCHED: dict[str, tuple[str, Any]] = {
 
 @runtime_checkable
 class OperatorListener(Protocol):
-    """Takes the calls of these operators, in one thread."""
+    """Takes the calls of the watched operators in one thread."""
 
     def attention_called(self, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> Any:
-        """``scaled_dot_product_attention`` is called by this function: its output, if that is known at once; else None. It
-        calls no operator that is watched."""
+        """``scaled_dot_product_attention`` is called by the function with this frame.
+
+        Returns the output if this is a repeated call, which needs nothing else; None leaves it to :meth:`operator_called`. It
+        must not call a watched operator.
+        """
         ...
 
-    def operator_called(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def operator_called(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the call of an operator and return its output."""
+        ...
 
 
 class _ListenerOfThread(threading.local):
     def __init__(self) -> None:
         self.listener: OperatorListener | None = None
-        self.declined = False  # by the listener, of the call that now comes by the operator
+        # Whether the listener was already asked about the call that now arrives at the operator, and declined.
+        self.declined = False
 
 
 _thread = _ListenerOfThread()
 _lock = threading.Lock()
-_libraries: list[Any] = []  # for as long as the process runs: without the key they have no effect
+_libraries: list[Any] = []  # kept as long as the process runs; they have no effect while the key is off
 
 
 @functools.cache
 def _keys() -> tuple[Any, Any]:
+    """The dispatch key, and the set of only this key."""
     key = torch._C._dispatch_key_parse(_KEY)
     return key, torch._C.DispatchKeySet(key)
 
 
 @functools.cache
 def _is_ready() -> bool:
-    """Whether operators can be watched in this version of torch. Their kernels are registered once."""
+    """Whether operators can be watched in this version of torch. Registers the kernels at the first call."""
     with _lock:
         try:
             _keys()
@@ -87,6 +94,8 @@ def _is_ready() -> bool:
 
 
 def _kernel(name: str, function: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel that passes the call to the listener, with watching off."""
+
     def kernel(*args: Any, **kwargs: Any) -> Any:
         listener = _thread.listener
         with unwatched():
@@ -98,7 +107,7 @@ def _kernel(name: str, function: Any, original: Callable[..., Any]) -> Callable[
 
 
 def _attention_kernel(usual: Callable[..., Any]) -> Callable[..., Any]:
-    """As usual, unless the listener knows the output at once: then not even the key is taken off."""
+    """A kernel that first asks the listener for the output of a repeated call. This does not even need watching off."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         listener, declined = _thread.listener, _thread.declined
@@ -113,16 +122,16 @@ def _attention_kernel(usual: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def unwatched() -> AbstractContextManager[Any]:
-    """Inside of this block, no operator is watched."""
+    """A context in which no operator is watched."""
     return torch._C._ExcludeDispatchKeyGuard(_keys()[1])  # type: ignore[no-any-return]
 
 
 class OperatorWatch:
-    """From when it is made until :meth:`end`, the listener takes the calls of these operators, in this thread.
+    """Watches operators in this thread, from its creation until :meth:`end`.
 
-    Most models find attention as an attribute of ``torch.nn.functional``. There stands a function that asks the listener at
-    once, which takes less time than to come back to Python from an operator. Models that keep the function itself, and
-    calls that are unlike earlier ones, come by the operator.
+    Most models look ``scaled_dot_product_attention`` up in ``torch.nn.functional``. So that attribute is replaced by a function
+    that asks the listener at once, which is faster than returning to Python from an operator. Models that hold a reference to
+    the original function, and calls that repeat no earlier one, arrive at the operator.
     """
 
     def __init__(self, listener: OperatorListener) -> None:
@@ -133,7 +142,7 @@ class OperatorWatch:
 
     @staticmethod
     def is_possible() -> bool:
-        """Whether nobody watches in this thread, and torch can."""
+        """Whether this version of torch allows it, and this thread has no watch yet."""
         return _thread.listener is None and _is_ready()
 
     def end(self) -> None:
@@ -143,16 +152,16 @@ class OperatorWatch:
 
 
 class _Shortcut:
-    """A function of ours in the place of ``torch.nn.functional.scaled_dot_product_attention``, while any thread watches."""
+    """Replaces ``torch.nn.functional.scaled_dot_product_attention`` by :func:`_ask_listener` while any thread watches."""
 
     def __init__(self) -> None:
         self._lock, self._watches = threading.Lock(), 0
 
     def begin(self) -> None:
         with self._lock:
-            _let_scripts_know()
+            _register_for_torchscript()
             self._watches += 1
-            if F.scaled_dot_product_attention is _ORIGINAL:  # and not a function of somebody else's
+            if F.scaled_dot_product_attention is _ORIGINAL:  # unless someone else replaced it
                 F.scaled_dot_product_attention = _ask_listener
 
     def end(self) -> None:
@@ -163,8 +172,8 @@ class _Shortcut:
 
 
 @functools.cache
-def _let_scripts_know() -> None:
-    """Code that is scripted inside a block calls the operator, as it would outside."""
+def _register_for_torchscript() -> None:
+    """Let code that is scripted during a capture compile our function to the operator, as the original is."""
     from torch.jit import _builtins
 
     operator = _builtins._find_builtin(_ORIGINAL)
@@ -178,11 +187,12 @@ _ORIGINAL = F.scaled_dot_product_attention
 
 @functools.wraps(_ORIGINAL)
 def _ask_listener(*args: Any, **kwargs: Any) -> Any:
-    if torch.compiler.is_compiling():  # in another thread
+    """Run a repeated call by the listener, and every other call by the operator."""
+    if torch.compiler.is_compiling():  # another thread compiles while this one watches
         return _ORIGINAL(*args, **kwargs)
     listener = _thread.listener
     if listener is not None and len(args) == 3 and not is_hidden():
-        # As the operator would pass them.
+        # The arguments as the operator would pass them, all by position.
         get = kwargs.get
         given = (*args, get("attn_mask"), get("dropout_p", 0.0), get("is_causal", False))
         out = listener.attention_called(given, kwargs, _frame(1))

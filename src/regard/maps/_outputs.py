@@ -1,6 +1,7 @@
-"""What a model does with the outputs of attention: it rescales, subtracts, adds or concatenates them, or merges their heads.
+"""Follows the outputs of attention: does the model rescale, subtract, add, concatenate or split them?
 
-All of it says something about maps that were already recorded, and is passed on to the listener.
+Each of these changes maps that were already recorded, so the listener is told. For example, differential attention
+subtracts one output from another, and its map is the difference of their maps.
 """
 
 import weakref
@@ -12,8 +13,8 @@ from torch import Tensor
 
 from regard.maps._combinations import Followed, Memory, Terms, scaled, some_heads, total
 from regard.maps._folded_heads import FoldedHeads
+from regard.maps._function_table import FunctionEntry
 from regard.maps._joining import Joint, axis_of
-from regard.maps._known_functions import KnownFunction
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import ModuleNames
 from regard.maps._packed_patches import about_tokens
@@ -23,7 +24,7 @@ from regard.maps.sources import DIVISIONS, DROPOUTS, MULTIPLICATIONS
 
 ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
 SUBTRACTIONS = frozenset({"sub", "sub_", "subtract", "__sub__", "__isub__"})
-# Of three arguments: a + w·(b − a) and a + b·c.
+# Functions of three tensors: a + w·(b − a) and a + b·c.
 _THREE = frozenset({"lerp", "lerp_", "addcmul", "addcmul_"})
 _COPIES = frozenset({"clone", "contiguous", "to", "float", "double", "type_as", "transpose", "permute", "swapaxes"})
 _SPLITS = frozenset({"chunk", "split", "tensor_split", "__getitem__"})
@@ -35,23 +36,27 @@ _UNUSED = (
     "a factor that the model computed from the logsumexp of its scores was used in a way that regard does not follow: if it "
     "scales the output, it is not in the map"
 )
+_NOT_FOLLOWED = (
+    "what the model did with its output could not be followed: if it scaled or combined outputs, that is not in the map"
+)
 JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
-# Of these functions the first 24 after an attention are looked at.
+# Functions that count as steps after an attention. Only the first STEPS of them are followed.
 _COUNTED = DIVISIONS | MULTIPLICATIONS | DROPOUTS | ADDITIONS | {"sum"}
 
 
 class OutputTracker(ScaledOutputs):
-    """Follows the outputs of the module that runs.
+    """Follows the outputs of the module that is running.
 
     Args:
-        apply: calls a method of the listener, out of sight of all interceptors.
-        follow: is called after each function that has a handler here.
-        before: returns the arguments of a sum that is about to be computed, copied if it changes them and that matters.
-        names: tells which module runs.
+        apply: calls a method of the listener while nothing is intercepted.
+        follow: called after each function that has a handler here.
+        before: returns the arguments of a sum before it is computed; a copy of those that the sum changes in place, if they
+            are needed later.
+        names: finds the running module.
 
     Attributes:
-        handlers: run functions of torch, by their names.
-        quiet: functions that matter only if one of their arguments is followed.
+        handlers: run torch functions, by their names.
+        quiet: names of functions that matter only if one of their arguments is followed.
     """
 
     quiet: ClassVar[frozenset[str]] = _COUNTED | SUBTRACTIONS | JOINS | _THREE | _COPIES | _SPLITS
@@ -73,22 +78,22 @@ class OutputTracker(ScaledOutputs):
             **dict.fromkeys(_SPLITS, self._split),
         }
         self.folded = FoldedHeads()
-        self._number = 0  # of the latest output in its call
-        self._expected: str | None = None  # the module that has the logsumexp of scores whose output follows
+        self._number = 0  # the latest output is this one of its call
+        self._expected: str | None = None  # a module that took the logsumexp before it computes the output
 
     def _sum_of_outputs(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A sum or a difference. The model may work in place: what is added is known before."""
-        terms = self._terms(func.__name__, args, kwargs) if self.followed else None
+        """Run a sum or a difference. Its terms are looked up before, because it may change them in place."""
+        terms = self._safely(self._terms, func.__name__, args, kwargs) if self.take_step() else None
         given = self._before(func.__name__, args)
         out = func(*args, **kwargs)
         if terms is not None and isinstance(out, Tensor):
-            self._combined(terms, out, func.__name__ in SUBTRACTIONS)
-            self.note()
+            self._safely(self._combined, terms, out, func.__name__ in SUBTRACTIONS)
+            self.refresh_known()
         self._follow(func.__name__, func, given, kwargs, out)
         return out
 
     def _terms(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Terms | None:
-        """The outputs of which this sum is made; None if it is made of anything else."""
+        """The outputs that this sum consists of, with their factors; None if it has any other term."""
         if len(args) < 2 or not isinstance(args[0], Tensor):
             return None
         x, y = args[:2]
@@ -103,57 +108,84 @@ class OutputTracker(ScaledOutputs):
                 y, z, second = z, y, self._sums.get(z)
             second = None if second is None else scaled(second, z * value, whole)
         elif isinstance(y, int | float) and y == 0:
-            return first  # sum() begins with it
+            return first  # Python's sum() starts with 0
         else:
             sign = -1.0 if function in SUBTRACTIONS else 1.0
             second = None if second is None else scaled(second, sign * kwargs.get("alpha", 1), whole)
         return None if first is None or second is None else total(first, second)
 
     def _copy(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function that copies or permutes a tensor. A copy of a combination is the same combination."""
         out = func(*args, **kwargs)
         terms = self._sums.get(args[0]) if args else None
         if terms is not None and isinstance(out, Tensor) and same_rows(args[0], out):
             self._sums.set(out, terms)
-            self.note()
+            self.refresh_known()
         self._follow(func.__name__, func, args, kwargs, out)
         return out
 
     def _split(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Some heads of an output are taken: differential attention subtracts one half from the other."""
+        """Run a function that selects a part of a tensor: differential attention subtracts half of the heads from the others."""
         out = func(*args, **kwargs)
         whole = args[0] if args else None
         terms = self._sums.get(whole)
         if terms is not None and isinstance(whole, Tensor):
-            parts = out if isinstance(out, tuple | list) else [out]
-            start = 0
-            for part in parts:
-                index: Any = args[1] if func.__name__ == "__getitem__" else None
-                if index is None:
-                    axis = args[2] if len(args) > 2 else kwargs.get("dim", 0)
-                    size = part.shape[axis]
-                    index = [slice(None)] * whole.ndim
-                    index[axis], start = slice(start, start + size), start + size
-                    index = tuple(index)
-                found = some_heads(whole, terms, part, index)
-                if found is not None:
-                    self._sums.set(part, found)
-            self.note()
+            self._safely(self._selected, terms, whole, out, func.__name__, args, kwargs)
+            self.refresh_known()
         self._follow(func.__name__, func, args, kwargs, out)
         return out
 
+    def _selected(
+        self, terms: Terms, whole: Tensor, out: Any, function: str, args: Any, kwargs: dict[str, Any]
+    ) -> None:
+        """Parts of an output, or of a combination of outputs, were selected: follow those that are some of its heads."""
+        start = 0
+        for part in out if isinstance(out, tuple | list) else [out]:
+            index: Any = args[1] if function == "__getitem__" else None
+            if function != "__getitem__":
+                axis = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+                size = part.shape[axis]
+                index = [slice(None)] * whole.ndim
+                index[axis], start = slice(start, start + size), start + size
+                index = tuple(index)
+            found = some_heads(whole, terms, part, index)
+            if found is not None:
+                self._sums.set(part, found)
+
+    def _safely(self, step: Callable[..., Any], *args: Any) -> Any:
+        """Follow outputs through a function; None on an error. The model must not fail because its outputs are followed: after an
+        error they no longer are, and a note says so."""
+        try:
+            return step(*args)
+        except Exception as error:
+            names = dict.fromkeys(output.name for output in self._outputs)
+            self._outputs, self._stack = [], None
+            self._sums.clear()
+            self.refresh_known()
+            for name in names:
+                self._apply(self.listener.noted, name, f"{_NOT_FOLLOWED} ({type(error).__name__}: {error})")
+            return None
+
     def _join(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function that concatenates or stacks tensors."""
         out = func(*args, **kwargs)
         if len(self._outputs) > 1 or (self._outputs and self._steps > 0):
-            self._joined(func.__name__, args, kwargs, out)
-            self.note()
+            self._safely(self._joined, func.__name__, args, kwargs, out)
+            self.refresh_known()
         self._follow(func.__name__, func, args, kwargs, out)
         return out
 
     def is_quiet(
-        self, known: KnownFunction, args: tuple[Any, ...], kwargs: dict[str, Any] | None, waiting: dict[int, str]
+        self, known: FunctionEntry, args: tuple[Any, ...], kwargs: dict[str, Any] | None, waiting: dict[int, str]
     ) -> bool:
-        """Whether a call concerns nothing that is followed here, nor one of the parameters that are waited for. Almost
-        every call of a model is of this kind."""
+        """Whether a call has no argument that is followed here, and none of the parameters in ``waiting``.
+
+        Almost every call of a model is of this kind, so this must be fast.
+
+        Args:
+            waiting: parameters of modules that look like attention and did not run yet, see
+                :class:`regard.maps._silent_modules.SilentModules`.
+        """
         if self.folded.waiting is not None:
             return False
         if known.reads:
@@ -179,7 +211,7 @@ class OutputTracker(ScaledOutputs):
         return True
 
     def logsumexp_taken(self, name: str | None, logsumexp: Any) -> None:
-        """The module of this name took the logsumexp of scores: of its latest attention, or of the next one."""
+        """The module of this name computed the logsumexp of scores: those of its latest attention, or of the next one."""
         self.derived.add(logsumexp)
         latest = self._outputs[-1] if self._outputs else None
         if latest is not None and latest.name.partition("#")[0] == name and not latest.with_logsumexp:
@@ -188,11 +220,11 @@ class OutputTracker(ScaledOutputs):
             self._expected = name
 
     def recorded(self, name: str, running: Computation, own: Any, new: Any, *, tokens_first: bool | None) -> None:
-        """An attention was recorded.
+        """Follow the output of an attention that was recorded.
 
         Args:
-            own, new: its output, and that with which the model continues.
-            tokens_first: if the kernel gave its logsumexp to the model, whether tokens come before heads.
+            own, new: its own output, and the one with which the model continues, which a listener may have replaced.
+            tokens_first: if the model was given the logsumexp, whether the output has tokens before heads; else None.
         """
         base, _, number = name.partition("#")
         tensor = new[0] if isinstance(new, tuple) else new
@@ -214,7 +246,7 @@ class OutputTracker(ScaledOutputs):
             tokens_first=bool(tokens_first),
             with_logsumexp=tokens_first is not None or expected,
         )
-        # Differential attention may have its factor in the values: A (λ V) is λ times A V.
+        # Differential attention may apply its factor to the values: A (λ V) = λ (A V).
         first = self._outputs[0] if len(self._outputs) == 1 and self._outputs[0].values is not output.values else None
         factor = None if first is None else output.values.multiple(first.values)
         if first is not None and factor is not None:
@@ -222,13 +254,13 @@ class OutputTracker(ScaledOutputs):
         self._outputs.append(output)
         self._sums.set(tensor, {output: factor or 1.0})
         self.folded.expect(name, running, own[0] if isinstance(own, tuple) else own)
-        self.note()
+        self.refresh_known()
 
     def _end_call(self, keep: bool = False) -> None:
-        """The call of a module is over. Kernels that gave their logsumexp to the model are there to be merged.
+        """The call of a module is over: report outputs whose logsumexp the model took, but did not use to merge them.
 
         Args:
-            keep: the logsumexp of the next call is known already.
+            keep: keep what was computed from a logsumexp, because it already belongs to the next call.
         """
         loose = [output.name for output in self._outputs if output.with_logsumexp and not output.taken]
         loose = loose if len(loose) > 1 else []
@@ -243,19 +275,19 @@ class OutputTracker(ScaledOutputs):
         self._sums.clear()
 
     def before_next(self) -> None:
-        """Another attention is about to be recorded, or none will be."""
+        """Another attention is about to be recorded, or the capture ends: the order of folded heads can no longer show."""
         if (unknown := self.folded.give_up()) is not None:
             self._apply(self.listener.regrouped, unknown[0], False)
 
     def ran(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Another function ran, while it is not known whether heads or samples come first, or after a logsumexp."""
+        """A function ran while tensors from a logsumexp are followed, or the order of folded heads is not known."""
         self.derived.follow(function, args, kwargs, out)
         found = None if self.folded.waiting is None else self.folded.saw(function, args, out)
         if found is not None and found[1] != "samples first":
             self._apply(self.listener.regrouped, found[0], found[1] == "heads first")
 
     def _joined(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Tensors are concatenated or stacked: the latest outputs?"""
+        """Tensors were concatenated or stacked: join the maps if they are the latest outputs."""
         parts: Any = args[0] if args else kwargs.get("tensors")
         if (
             not isinstance(parts, list | tuple)
@@ -298,8 +330,11 @@ class OutputTracker(ScaledOutputs):
         self._sums.set(out, {first: 1.0})
 
     def _side_by_side(self, outputs: list[Followed], out: Tensor, dim: int, stacked: bool) -> None:
-        """Outputs were stacked, to be averaged perhaps, or concatenated along the width: if they have the same map, with
-        values in several parts, it is one."""
+        """Outputs were stacked, or concatenated along the width.
+
+        Stacked outputs may be averaged later. Outputs side by side are one attention if their maps are equal: its values were
+        split into several parts.
+        """
         self._stack = (weakref.ref(out), outputs, dim % out.ndim) if stacked else None
         if stacked or dim not in (-1, out.ndim - 1):
             return
@@ -307,7 +342,7 @@ class OutputTracker(ScaledOutputs):
             self._outputs = [output for output in self._outputs if output not in outputs[1:]]
             self._sums.without(outputs)
             self._sums.set(out, {outputs[0]: 1.0})
-            self.note()
+            self.refresh_known()
 
     def finish(self) -> None:
         self.before_next()
@@ -315,4 +350,5 @@ class OutputTracker(ScaledOutputs):
 
 
 def _lead(heads: Tensor | None) -> tuple[int, ...]:
+    """``(batch, heads, queries)`` of an output."""
     return () if heads is None else tuple(heads.shape[:3])

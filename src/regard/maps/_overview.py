@@ -1,27 +1,27 @@
-"""``Overview``: a long map as the exact mass of its cells, with statistics of every query and of every key."""
+"""``Overview``: a long map reduced to the exact mass of its cells, with statistics of every query and every key."""
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-FIRST = 4  # how many tokens are the first ones: attention sinks lie there
+FIRST = 4  # the number of first keys whose mass is summed: attention sinks are there
 
 
 @dataclass(frozen=True)
 class QueryStatistics:
-    """What each query attends to, ``(batch, heads, queries)`` each. A query without keys has zeros, and −1 for where.
+    """What each query attends to; each tensor is ``(batch, heads, queries)``. A query without keys has zeros, ``where`` −1.
 
-    On a GPU the sums are added up in an order that differs between runs, and with it their last digits.
+    On a GPU the order of summation differs between runs, and so do the last digits.
 
     Attributes:
-        entropy: of its weights, in nats: 0 if one key has all of them, log n if n keys share them.
+        entropy: the entropy of its weights in nats: 0 if one key has all the weight, log n if n keys share it evenly.
         first: its mass on the first four keys.
-        distance: Σ weight · |key − query|, in tokens. Where keys are more than queries, a causal mask or a cache may state
-            where the queries begin; else both end together.
+        distance: Σ weight · |key − query|, in tokens. If there are more keys than queries, a causal mask or a cache says at
+            which key the queries start; if neither does, queries and keys end together.
         largest: its largest weight.
         where: the key that has it.
     """
@@ -35,7 +35,7 @@ class QueryStatistics:
 
 @dataclass(frozen=True)
 class KeyStatistics:
-    """What each key receives, ``(batch, heads, keys)`` each. A key that nobody sees has zeros, and −1 for source.
+    """What each key receives; each tensor is ``(batch, heads, keys)``. A key that no query sees has zeros, and −1 in ``source``.
 
     Attributes:
         received: the sum of its weights over all queries.
@@ -67,7 +67,7 @@ class Overview:
 
     @classmethod
     def empty(cls, shape: tuple[int, int, int, int], cells: int, device: torch.device) -> "Overview":
-        """Room for the overview of a map of this shape, in the dtypes in which it is computed."""
+        """An overview of zeros for a map of this shape, in the dtypes in which it is computed."""
         batch, heads, queries, keys = shape
         cell = cell_size(queries, cells), cell_size(keys, cells)
         rows, columns = math.ceil(queries / cell[0]), math.ceil(keys / cell[1])
@@ -88,7 +88,7 @@ class Overview:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors, by name."""
+        """All tensors by name, such as ``"per_query.entropy"``."""
         named = {"mass": self.mass, "largest": self.largest}
         for part in ("per_query", "per_key"):
             statistics = getattr(self, part)
@@ -97,7 +97,7 @@ class Overview:
 
     @classmethod
     def of(cls, tensors: dict[str, Tensor], cell: tuple[int, int]) -> "Overview":
-        """The reverse of :attr:`tensors`."""
+        """The inverse of :attr:`tensors`."""
         return cls(
             tensors["mass"],
             tensors["largest"],
@@ -107,10 +107,11 @@ class Overview:
         )
 
     def kept(self) -> "Overview":
-        """On the host, in the dtypes in which it is kept. From a GPU the copies run on: wait for the device before reading.
+        """The overview on the host, in the dtypes in which it is kept. From a GPU it is copied asynchronously: synchronize
+        before reading it.
 
-        Masses and distances reach the number of tokens, which is more than float16 holds."""
-        if self.largest.dtype is torch.float16 and not self.largest.is_cuda:  # while it is computed it is float32
+        Masses and distances stay float32: they may be as large as the number of tokens, which float16 cannot hold."""
+        if self.largest.dtype is torch.float16 and not self.largest.is_cuda:  # converted already
             return self
 
         def keep(name: str, x: Tensor) -> Tensor:
@@ -132,11 +133,11 @@ class Overview:
 
     def sample(self, index: int) -> "Overview":
         """One item of the batch."""
-        return replace(self.of({name: x[index : index + 1] for name, x in self.tensors.items()}, self.cell))
+        return self.of({name: x[index : index + 1] for name, x in self.tensors.items()}, self.cell)
 
 
 def cell_size(tokens: int, cells: int) -> int:
-    """How many tokens a cell covers, so that there are at most ``cells`` of them.
+    """How many tokens a cell covers, such that there are at most ``cells`` cells.
 
     >>> cell_size(131072, 128), cell_size(197, 128), cell_size(5, 128)
     (1024, 2, 1)
@@ -155,8 +156,8 @@ def overview_size(shape: tuple[int, ...], cells: int) -> int:
     return batch * heads * (6 * rows * columns + 14 * queries + 10 * keys)
 
 
-def check_parts(overview: Overview, shape: Any) -> None:
-    """Refuse tensors that do not fit together: what is drawn from them would be wrong."""
+def check_overview(overview: Overview, shape: Any) -> None:
+    """Raise an error if the tensors of an overview, read from a file, do not fit together or do not fit the map's shape."""
     cell, tensors = overview.cell, overview.tensors
     if len(cell) != 2 or any(type(n) is not int or n < 1 for n in cell) or overview.mass.ndim != 4:
         raise ValueError(f"an overview has cells of {cell!r:.40}, which is no size of a cell")
@@ -172,6 +173,7 @@ def check_parts(overview: Overview, shape: Any) -> None:
 
 
 def _dtype(name: str) -> torch.dtype:
+    """The dtype in which the tensor of this name is kept."""
     if name in ("per_query.where", "per_key.source"):
         return torch.int32
     return torch.float32 if name in ("mass", "per_query.distance", "per_key.received") else torch.float16

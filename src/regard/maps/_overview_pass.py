@@ -1,7 +1,7 @@
-r"""The overview of a map from queries and keys, tile by tile, without forming the map.
+r"""Computes the overview of a map from queries and keys, tile by tile, without forming the map.
 
-With the logsumexp :math:`L_i` of each row, which fused kernels return, a weight is :math:`\exp(s_{ij} - L_i)` wherever it
-is needed, so that tiles need not wait for each other. Memory is linear in the tokens, whatever the length.
+With the logsumexp :math:`L_i` of each row, which fused kernels return, a weight is :math:`\exp(s_{ij} - L_i)`. So a
+tile gives its weights without the rest of its rows. Memory is linear in the number of tokens.
 """
 
 import functools
@@ -14,21 +14,21 @@ import torch
 from torch import Tensor
 
 from regard.maps._attention_scores import AttentionScores, Selection, exact, largest_magnitude
-from regard.maps._by_kernel import agrees_at_first, overview_by_kernel, packed_overview, prove_packed
 from regard.maps._check import Rounding
 from regard.maps._overview import FIRST, Overview
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import on_device
 from regard.maps._threads import each_in_a_thread
+from regard.maps._triton_maps import agrees_at_first, overview_by_kernel, packed_overview, prove_packed
 from regard.support.kept import constant
 
-MASKED = -1e30  # instead of −∞: its weight is 0, and weight · log weight is 0, too
-TILE = 2**20  # scores at a time on a CPU: more of them leave the cache, fewer of them take longer to organize
+MASKED = -1e30  # instead of −∞: its weight is 0, and weight · log weight is 0 instead of NaN
+TILE = 2**20  # scores of a tile on a CPU: more do not fit into the cache, fewer have too much overhead
 TILE_CUDA = 2**26
-COARSE = 2.0**8  # a logsumexp beyond this is rounded so coarsely that weights from it are off by more than 1e-5
-ROWS = 256
-GROUP = 8  # rows among which a maximum is looked for at a time
-CHECKED = 4  # rows that are computed in full
+COARSE = 2.0**8  # from this size on, rounding of the logsumexp (float32) changes weights by more than 1e-5
+ROWS = 256  # rows of a tile at most
+GROUP = 8  # rows of a group, of which the maximum is taken first
+CHECKED = 4  # rows that are computed in full, to check the overview
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Tile:
     """Scores of some rows of one head, minus the rows' logsumexp.
 
     Attributes:
-        item, head: the head, in the overview.
+        item, head: the indices of the sample and of the head in the overview.
         rows, columns: the first query and the first key.
-        logits: ``(rows, columns)``, the logarithm of the weights; columns are whole cells, with ``MASKED`` as filling.
+        logits: ``(rows, columns)``, the logarithm of the weights; columns are padded to whole cells with ``MASKED``.
     """
 
     item: int
@@ -49,7 +49,14 @@ class Tile:
 
 
 class Accumulator:
-    """Adds tiles to an overview."""
+    """Adds tiles to an overview.
+
+    Attributes:
+        overview: the overview so far.
+        sums: the sums of the rows so far.
+        one_sided: whether no query sees keys after its own position, which makes distances simpler.
+        work: memory for the weights of a tile.
+    """
 
     def __init__(self, record: AttentionRecord, heads: int, cells: int) -> None:
         batch, _, queries, self.keys = record.shape
@@ -64,7 +71,7 @@ class Accumulator:
         self.work: Tensor | None = None
 
     def add(self, tile: Tile) -> None:
-        """Take a tile into account."""
+        """Add a tile."""
         logits = tile.logits
         if self.work is None or self.work.numel() < logits.numel():
             self.work = torch.empty_like(logits).flatten()
@@ -79,7 +86,7 @@ class Accumulator:
         self._add_keys(tile, weights)
 
     def _add_cells(self, tile: Tile, cells: Tensor, rows: slice) -> None:
-        """What follows from the mass, the first moment and the maximum of each row in each cell."""
+        """Add what depends on the sum, the first moment and the maximum of each row in each cell."""
         overview, (height, width) = self.overview, self.overview.cell
         where = (tile.item, tile.head)
         mass, largest = cells.sum(-1), cells.amax(-1)
@@ -99,7 +106,10 @@ class Accumulator:
         overview.per_query.largest[where][rows] = torch.maximum(so_far, best)
 
     def _add_distance(self, tile: Tile, cells: Tensor, mass: Tensor, rows: slice) -> None:
-        """In a cell on one side of the query, Σ weight · |distance| = |mass · (query − start) − moment|."""
+        """Add Σ weight · |distance|, which is |mass · (query − start) − moment| in a cell that does not contain the query.
+
+        In the cell that contains the query it is summed key by key.
+        """
         width = self.overview.cell[1]
         moment = torch.mv(cells.reshape(-1, width), self.steps).view_as(mass)
         start = tile.columns + width * torch.arange(mass.shape[1], dtype=torch.float32, device=mass.device)
@@ -116,6 +126,7 @@ class Accumulator:
         self.overview.per_query.distance[tile.item, tile.head, rows] += distance.sum(-1)
 
     def _add_keys(self, tile: Tile, weights: Tensor) -> None:
+        """Add the statistics of keys."""
         per_key = self.overview.per_key
         stop = min(tile.columns + weights.shape[1], self.keys)
         where, columns = (tile.item, tile.head), slice(tile.columns, stop)
@@ -127,8 +138,8 @@ class Accumulator:
             best, row = weights.max(0)
             source.copy_(torch.where(best > largest, row.to(torch.int32) + tile.rows, source))
         else:
-            # Few keys reach a new maximum in a later tile. To search only there, first among groups of rows and then in
-            # one group, saves most of the time.
+            # In later tiles few keys reach a new maximum. Searching only for these, first among groups of rows and then
+            # within one group, saves most of the time.
             groups = weights.view(-1, GROUP, weights.shape[1])
             by_group = groups.amax(1)
             best = by_group.amax(0)
@@ -141,7 +152,7 @@ class Accumulator:
 
 
 def overview_of(record: AttentionRecord, heads: Selection, cells: int) -> Overview:
-    """The overview of these heads. Its check is added to the record."""
+    """The overview of these heads, by kernels if possible, else by tiles. Its check is added to the record."""
     rows = checked_rows(record.shape[2])
     packed = packed_overview(record, heads, cells, rows)
     if packed is not None:
@@ -166,13 +177,13 @@ def overview_of(record: AttentionRecord, heads: Selection, cells: int) -> Overvi
 
 @functools.lru_cache(64)
 def checked_rows(queries: int) -> tuple[int, ...]:
-    """Rows, at random, that are computed in full."""
+    """Random rows that are computed in full, the same ones for each number of queries."""
     chosen = torch.randperm(queries, generator=torch.Generator().manual_seed(queries))[:CHECKED]
     return tuple(chosen.sort().values.tolist())
 
 
 def _by_tiles(record: AttentionRecord, heads: Selection, cells: int) -> tuple[Overview, Tensor | None]:
-    """The overview, and the sums of the rows if they should be one."""
+    """The overview by tiles, and the sums of its rows if these should be one; else None."""
     running, (batch, count, queries, keys) = record.running, record.shape
     numbers, scores = torch.arange(count)[heads].tolist(), running.weights
     add = Accumulator(record, len(numbers), cells)
@@ -182,7 +193,7 @@ def _by_tiles(record: AttentionRecord, heads: Selection, cells: int) -> tuple[Ov
     places = [(item, place, head) for item in range(batch) for place, head in enumerate(numbers)]
 
     def one(where: tuple[int, int, int]) -> None:
-        alone = copy(add)  # which writes to the same overview, with working memory of its own
+        alone = copy(add)  # shares the overview, but has its own working memory
         with torch.no_grad():
             for tile in stream(scores, *where, running.logsumexp, add.overview.cell[1]):
                 alone.add(tile)
@@ -195,8 +206,8 @@ def _by_tiles(record: AttentionRecord, heads: Selection, cells: int) -> tuple[Ov
 def check(record: AttentionRecord, overview: Overview, sums: Tensor | None, heads: Selection) -> None:
     """Compare an overview with the kernel: every row sums to one, and a few random rows are computed in full.
 
-    Row sums do not notice keys in a wrong order, so the statistics of the rows in full are compared, too. Differences are
-    multiplied with the largest value: that much they could change the output.
+    Row sums do not show if keys are in a wrong order, so statistics of the rows in full are compared, too. Differences are
+    multiplied by the largest value, because they can change the output by that much.
 
     Args:
         sums: ``(batch, heads, queries)``, the sums of the rows' weights; None if they need not be one.
@@ -211,7 +222,7 @@ def check(record: AttentionRecord, overview: Overview, sums: Tensor | None, head
         for name, value in statistics(weights.float(), rows, record.shift, queries).items()
     ]
     if sums is not None:
-        # A row without keys sums to zero; of the others the sum is exp(our logsumexp − the kernel's).
+        # A row without keys sums to zero. Any other sum is exp(our logsumexp − the kernel's).
         differences.append(torch.where(sums == 0, 0.0, sums - 1).abs().amax())
         if running.logsumexp is not None:
             record.check.add(None, torch.where(sums == 0, 0.0, sums.log().abs()).amax())
@@ -226,12 +237,14 @@ def check(record: AttentionRecord, overview: Overview, sums: Tensor | None, head
 def stream(
     scores: AttentionScores, item: int, place: int, head: int, logsumexp: Tensor | None, width: int
 ) -> Iterator[Tile]:
-    """The tiles of one head, whose columns are whole cells of ``width`` keys. A tile is gone when the next one comes.
+    """The tiles of one head. Their columns are whole cells of ``width`` keys. The next tile reuses the memory of the last.
 
     Args:
-        place: the number of the head in the overview.
-        logsumexp: ``(batch, heads, queries)`` of all heads, as the kernel returned it. Where it is None or coarse it is
-            computed, for which a tile holds all keys that its rows may see.
+        item, head: the indices of the sample and of the head.
+        place: the index of the head in the overview.
+        logsumexp: ``(batch, heads, queries)``, as the kernel returned it. If it is None or too coarse it is computed here. Then
+            a tile has all keys that its rows may see.
+        width: the number of keys of a cell.
     """
     _, _, queries, keys = scores.shape
     tile = TILE_CUDA if scores.query.is_cuda else TILE
@@ -253,7 +266,7 @@ def stream(
 
 
 class _Head:
-    """The scores of one head, tile by tile; hidden keys have −∞."""
+    """Computes the scores of one head, tile by tile; −∞ for masked keys."""
 
     def __init__(self, scores: AttentionScores, item: int, head: int) -> None:
         self.scores, self.where = scores, (slice(head, head + 1), slice(item, item + 1))
@@ -264,8 +277,7 @@ class _Head:
 
 
 class _PlainHead:
-    """The same for a head whose keys are hidden by their distance alone, with ``MASKED``: one product, and a mask at the
-    edges."""
+    """As :class:`_Head` for scores that only a band masks, with ``MASKED``: one product, and a mask at the band's edges."""
 
     def __init__(self, scores: AttentionScores, item: int, head: int) -> None:
         group = scores.shape[1] // scores.key.shape[1]
@@ -284,12 +296,15 @@ class _PlainHead:
 
 
 def _any_coarse(logsumexp: Tensor) -> bool:
+    """Whether a row's logsumexp is too large to be precise, see ``COARSE``."""
     return bool(((logsumexp.abs() > COARSE) & logsumexp.isfinite()).any())
 
 
 def _from_largest(found: Tensor, total: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Scores and logsumexp minus the largest score of each row, of which all keys are there, so that both are small and
-    rounded little. Rows whose scores are all −10⁹, say, have weights like others."""
+    """Subtract the largest score of each row from the scores and from the logsumexp, so that rounding matters little.
+
+    The rows must be complete. Then also rows whose scores are all −10⁹, for example, have exact weights.
+    """
     largest = found.amax(-1, keepdim=True)
     found = _less(found, largest)
     own = torch.logsumexp(found, -1, keepdim=True)
@@ -297,19 +312,19 @@ def _from_largest(found: Tensor, total: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def _logits(found: Tensor, total: Tensor, width: int) -> Tensor:
-    """Scores minus the logsumexp of their rows, in float32, up to a whole number of cells."""
+    """Scores minus the logsumexp of their rows, in float32, padded to a whole number of cells."""
     found = _less(found, total).float()
     gap = -found.shape[1] % width
     return torch.nn.functional.pad(found, (0, gap), value=MASKED) if gap else found
 
 
 def _less(found: Tensor, number: Tensor) -> Tensor:
-    """Scores minus a number of each row. A row without keys stays as it is."""
+    """Scores minus one number for each row. Rows without keys are left unchanged."""
     return found.sub_(torch.where(number.isfinite() & (number != MASKED), number, 0.0))
 
 
 def from_weights(record: AttentionRecord, heads: Selection, add: Accumulator) -> None:
-    """The same for attention of which only rows of weights can be had: written by hand, or declared by a layer."""
+    """Add the tiles of attention that gives weights but no scores: written by hand, or declared by a layer."""
     _, _, queries, keys = record.shape
     width = add.overview.cell[1]
     height = max(1, min(ROWS, TILE // max(1, keys)))
@@ -325,8 +340,10 @@ def from_weights(record: AttentionRecord, heads: Selection, add: Accumulator) ->
 
 
 def statistics(weights: Tensor, rows: Tensor, shift: int | Tensor, queries: int) -> dict[str, Tensor]:
-    """Of rows in full, ``(batch, heads, rows, keys)``: what the tiles must have given. Distances as parts of the length,
-    which is that of the ``queries`` if they are more."""
+    """The statistics of complete rows ``(batch, heads, rows, keys)``, to compare with those from tiles.
+
+    Entropies and distances are divided by their largest possible values, so that all errors have the same scale.
+    """
     keys = weights.shape[-1]
     shift = shift if isinstance(shift, int) else shift.to(rows.device)[:, None, None, None]
     away = (torch.arange(keys, device=rows.device) - (rows[:, None] + shift)).abs()

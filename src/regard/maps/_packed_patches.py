@@ -1,4 +1,4 @@
-"""Patches of images that are packed into one sequence (Qwen-VL's vision towers): where each of them lies on its image."""
+"""Where each patch lies on its image, for vision towers that pack the patches of several images into one sequence (Qwen-VL)."""
 
 import math
 from typing import Any
@@ -12,17 +12,17 @@ from regard.maps._module_names import CallSite
 
 
 def about_tokens(site: CallSite | None) -> tuple[int | None, int | None, Tensor | None, Layout | None]:
-    """Heads and samples of the running module, and where its tokens lie on the image, as far as they are known."""
+    """What is known of the running module: its number of heads and of samples, the order of its patches, and their layout."""
     if site is None:
         return None, None, None, None
     return heads_of(site.module), samples_of(site), *_patch_order(site)
 
 
 def _patch_order(site: CallSite) -> tuple[Tensor | None, Layout | None]:
-    """For each token its number if patches are counted row by row, image after image; and the layout of a single image.
+    """The index of each token if patches are counted row by row, image after image; and the layout, if there is one image.
 
-    Such towers take patches in squares that are merged later, and some of them (Qwen2.5-VL) put the squares of a window next
-    to each other, so that a window is a part of the sequence.
+    Such towers order patches by squares, which are merged later. Some (Qwen2.5-VL) also put the squares of a window next to
+    each other, so that each window is a contiguous part of the sequence.
     """
     for frame in site.frames:
         names = frame.f_code.co_varnames
@@ -37,7 +37,7 @@ def _patch_order(site: CallSite) -> tuple[Tensor | None, Layout | None]:
 
 
 def _order(sizes: list[Any], merged: int, squares: Any) -> tuple[Tensor | None, Layout | None]:
-    """The order of images of these sizes, frames × rows × columns.
+    """The order and the layout of images of these sizes, as frames × rows × columns.
 
     >>> _order([[1, 2, 4]], 2, None)
     (tensor([0, 1, 4, 5, 2, 3, 6, 7]), Layout(grid=(2, 4), prefix=0))

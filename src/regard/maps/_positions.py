@@ -1,4 +1,4 @@
-"""Where the queries and keys of one call lie in the whole sequence, of which a cache keeps the keys of earlier calls."""
+"""Where the queries and keys of a call lie in the whole sequence, if a cache holds the keys of earlier calls."""
 
 import weakref
 from collections.abc import Sequence
@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from regard.maps._call_stack import CallStack
 from regard.maps._module_names import CALL, CallSite
-from regard.maps._ways import Way
 
+# Names of local variables that hold a cache, and of arguments that hold the other sequence of cross-attention.
 CACHES = ("past_key_values", "past_key_value", "layer_past", "kv_cache", "cache")
 _OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 
@@ -22,11 +23,11 @@ class Positions:
     """Queries ``first … first + queries − 1`` and keys ``first_key … first_key + keys − 1`` of a sequence.
 
     Attributes:
-        length: the number of tokens of the sequence after this call. Keys from there on are empty slots of a cache.
-        cached: whether a cache states it; otherwise the call has all tokens.
-        cross: the keys are those of another sequence, all of it.
-        beams: beam search ran: rows of the batch are beams, which change places between calls.
-        guessed: some tokens may be guesses of an assistant or of prompt lookup, which are rejected if they are wrong.
+        length: the number of tokens of the sequence after this call. Keys from there on are empty slots of a static cache.
+        cached: whether a cache states the positions; otherwise the call has the whole sequence.
+        cross: whether the keys are another sequence, all of it (cross-attention).
+        beams: whether beam search ran: rows of the batch are beams, which change places between calls.
+        guessed: whether tokens may be guesses, of an assistant model or of prompt lookup, which may be rejected later.
 
     >>> Positions(first=5, queries=1, first_key=3, keys=4, length=6).key_positions
     tensor([ 3,  4,  5, -1])
@@ -58,19 +59,21 @@ class Positions:
 
 
 def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
-    """The positions that the cache states with which the module was called; without a cache, those of a whole sequence
-    that attends to itself. None if neither tells."""
+    """The positions of a call, from the cache with which the module was called.
+
+    Without a cache: those of a whole sequence, if there are as many queries as keys. None if the positions are not known.
+    """
     queries, keys = shape[2:]
     inside = _inside(site)
     cache = _local(inside, CACHES)
     if cache is None:
         return Positions(0, queries, 0, keys, keys) if queries == keys else None
-    state = state_of(cache, site.module, inside, Way.by(frame.f_code for frame in site.frames))
+    state = state_of(cache, site.module, inside, CallStack.of(frame.f_code for frame in site.frames))
     return None if state is None else positions_in(state, shape)
 
 
 class CacheState(NamedTuple):
-    """What a cache states at a call: its length after it, and what else :class:`Positions` says of the call."""
+    """What is known from a cache: the length of its sequence, and three flags as in :class:`Positions`."""
 
     length: int
     cross: bool
@@ -78,15 +81,15 @@ class CacheState(NamedTuple):
     guessed: bool
 
 
-def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], way: Way) -> CacheState | None:
-    """What a cache states now, if it states anything.
+def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], stack: CallStack) -> CacheState | None:
+    """The state of a cache now; None for an object that is not a cache.
 
     Args:
         inside: the frames of the module's own call.
-        way: what runs around it.
+        stack: the call stack around it.
     """
     own, kind = cache, type(cache)
-    # Most have no other cache inside: to ask a class first is less than to ask for what is not there.
+    # Few caches contain another cache. Asking their class, once, is faster than asking each object for a missing attribute.
     plain = _plain_kinds.get(kind)
     if plain is None:
         plain = _plain_kinds[kind] = hasattr(kind, "get_seq_length") and _has_no_other(kind)
@@ -95,21 +98,21 @@ def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], way: Wa
     if not plain or "self_attention_cache" in cache.__dict__:
         own = getattr(cache, "self_attention_cache", cache)
     cross = own is not cache and _attends_elsewhere(inside)
-    return CacheState(_length(own, module), cross, way.beams, way.guessed)
+    return CacheState(_length(own, module), cross, stack.beams, stack.guessed)
 
 
-# Classes of caches: whether they have a length, and another cache inside only if it is among their variables.
+# Classes of caches: whether they have a length, and keep an inner cache only in their ``__dict__``.
 _plain_kinds: "weakref.WeakKeyDictionary[type, bool]" = weakref.WeakKeyDictionary()
 
 
 def _has_no_other(kind: Any) -> bool:
-    """Whether objects of this class have another cache inside only if it is among their variables."""
+    """Whether objects of this class have an inner cache only if it is in their ``__dict__``."""
     asked = hasattr(kind, "__getattr__") or kind.__getattribute__ is not object.__getattribute__
     return not asked and not hasattr(kind, "self_attention_cache") and kind.__dictoffset__ != 0
 
 
 def positions_in(state: CacheState, shape: tuple[int, ...]) -> Positions | None:
-    """The positions of a call of this shape at which a cache stated this."""
+    """The positions of a call of this shape, from the state of its cache."""
     length, cross, beams, guessed = state
     queries, keys = shape[2:]
     first = length - queries
@@ -131,7 +134,7 @@ def _inside(site: CallSite) -> list[FrameType]:
 
 
 def _local(frames: Sequence[FrameType], names: tuple[str, ...]) -> Any:
-    """The first local variable of one of these names that is not None."""
+    """The value of the first local variable with one of these names that is not None."""
     for frame in frames:
         found = local_variables(frame.f_code, names)
         if found:
@@ -142,21 +145,22 @@ def _local(frames: Sequence[FrameType], names: tuple[str, ...]) -> Any:
     return None
 
 
-# By the id of the code, which is kept: to hash a code object takes longer than to look at its names.
+# By the id of the code object, which is kept alive. Hashing a code object takes longer than looking at its names.
 _known: dict[tuple[int, tuple[str, ...]], tuple[CodeType, list[str]]] = {}
 
 
 def local_variables(code: CodeType, names: tuple[str, ...]) -> list[str]:
-    """Those of the names that a function has as local variables."""
+    """Those of the names that are local variables of a function."""
     found = _known.get((id(code), names))
     if found is None:
-        if len(_known) > 4096:  # functions that are made anew at each call
+        if len(_known) > 4096:  # functions that are created anew at each call
             _known.clear()
         found = _known[id(code), names] = code, [name for name in names if name in code.co_varnames]
     return found[1]
 
 
 def _attends_elsewhere(frames: Sequence[FrameType]) -> bool:
+    """Whether this call is cross-attention."""
     return _local(frames, _OTHER_SEQUENCE) is not None or bool(_local(frames, ("is_cross_attention",)))
 
 
@@ -168,13 +172,13 @@ def _length(cache: Any, module: nn.Module) -> int:
             length = cache.get_seq_length(layer)
             if type(length) is int and length > 0:
                 return length
-        except Exception:  # as below
+        except Exception:  # see below
             pass
     layer = getattr(module, "layer_idx", None) if layer is None else layer
-    for arguments in ((layer,), ()) if layer is not None else ((),):  # a layer may use the keys of another one
+    for arguments in ((layer,), ()) if layer is not None else ((),):  # a layer may share the keys of another layer
         try:
             length = int(cache.get_seq_length(*arguments))
-        except Exception:  # any object may have a method of this name, and the model must not fail because of us
+        except Exception:  # any object may have such a method, and the model must not fail because of us
             continue
         if length > 0:
             return length

@@ -1,5 +1,11 @@
-"""Calls that are like earlier ones, in as little time on the host as there can be: the map is written, and all that can wait
-waits. The record of a call is made when somebody looks at it.
+"""Captures repeated calls of ``scaled_dot_product_attention`` with as little time on the host as possible.
+
+:mod:`regard.maps._repeated_calls` recognizes a call that repeats an earlier one. Here its map is written, and what is
+needed to check it later. Everything else, such as the record of the call, is made when the map is first read.
+
+A *plan* says how the map of a call is written. It depends only on the form of the call: shapes, strides, dtypes and
+options. So it is made once and then found in a dictionary. The code here is written for speed and was measured: named
+tuples are made by ``tuple.__new__`` and unpacked at once, and memory for several maps is allocated together.
 """
 
 import math
@@ -13,21 +19,21 @@ from regard.functional import kernels
 from regard.maps._attention_scores import ALL
 from regard.maps._band import alignment
 from regard.maps._building import AT_ONCE
-from regard.maps._by_kernel import Proof, proof_of_weights
-from regard.maps._by_logsumexp import weights_and_error
 from regard.maps._check import Check, Rounding, allowed_by_rounding
+from regard.maps._check_buffers import CheckBuffers, CheckNumbers
 from regard.maps._layout import Layout, given_layout
-from regard.maps._numbers_of_checks import NumbersOfCall, NumbersOfChecks
+from regard.maps._logsumexp_weights import weights_and_error
 from regard.maps._operator_watch import unwatched
-from regard.maps._plainly import Plainly, leave_inference_mode
 from regard.maps._record import AttentionRecord, rounding_factor
 from regard.maps._repeated_calls import CAUSAL, KnownSite, RepeatedCall
 from regard.maps._selection import Rows, select
 from regard.maps._storage import Storage
+from regard.maps._torch_modes import ModesOff, leave_inference_mode
+from regard.maps._triton_maps import Proof, proof_of_weights
 
 
 class QuickOptions(NamedTuple):
-    """The options of a capture that concern calls like earlier ones."""
+    """The options of a capture that concern repeated calls."""
 
     rows: Rows = None
     dtype: torch.dtype | None = None
@@ -36,14 +42,19 @@ class QuickOptions(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What of them decides how a map is written."""
+        """The options on which a plan depends, as a key of a dictionary."""
         rows: Any = self.rows
         if isinstance(rows, slice):
             rows = ("slice", rows.start, rows.stop, rows.step)
         return tuple(rows) if isinstance(rows, list) else rows, self.dtype
 
     def layout(self, known: Layout | None, keys: int, name: str, declared: bool = False) -> Layout | None:
-        """How the keys lie: the grid that the caller gave is for attention that fits it."""
+        """How the keys lie on an image: as the caller says with ``grid=`` if that fits, else as the model states it.
+
+        Args:
+            known: the layout that the model states.
+            declared: whether the layer itself declared it.
+        """
         if self.grid is not None:
             try:
                 return given_layout(keys, self.grid, self.prefix, name)
@@ -57,12 +68,14 @@ class WritePlan(NamedTuple):
     """How the maps of calls of one form are written.
 
     Attributes:
-        rows: from which to which query.
-        size: bytes of a map.
-        working: bytes that must be free besides.
-        times: how large an error may be by rounding, as a multiple of the largest value.
-        output, total: the strides of what the kernel of the model returns.
-        weights: how a kernel writes the weights, and whether it was proven; None on a CPU, where torch computes them.
+        shape: ``(batch, heads, queries, keys)`` of the whole map.
+        rows: the range of queries that are kept.
+        dtype: the dtype in which the map is kept.
+        size: bytes of the kept map.
+        working: bytes that must be free in addition, while it is computed.
+        times: the error that rounding may cause, as a multiple of the largest value.
+        output, total: the strides of the output and of the logsumexp that the model's kernel returns.
+        weights: how a Triton kernel writes the map, and whether it was compared with torch; None on a CPU.
     """
 
     shape: tuple[int, int, int, int]
@@ -77,26 +90,32 @@ class WritePlan(NamedTuple):
 
 
 class KeptCall(NamedTuple):
-    """What is kept of a call until somebody asks for its record.
+    """What is kept of a call, from which its record is made later.
 
     Attributes:
-        numbers: of the check, where a kernel wrote them; or the largest error, the sums of the rows and the largest value.
+        known: what an earlier call has shown about this place in the model.
+        stored: the map.
+        numbers: the check: where the Triton kernel wrote it; or (on a CPU) the largest error, the sums of the rows and the
+            largest value.
+        kernel: the name of the model's kernel.
+        cache: the state of the cache, see :attr:`RepeatedCall.cache`.
+        moment: the number of the model's run, and of the attention in it.
     """
 
     known: KnownSite
     plan: WritePlan
     options: QuickOptions
     stored: Tensor
-    numbers: NumbersOfCall | tuple[Tensor, Tensor, Tensor]
+    numbers: CheckNumbers | tuple[Tensor, Tensor, Tensor]
     kernel: str | None
     cache: Any
     moment: tuple[int, int]
 
     @property
     def check(self) -> Check:
-        error, more, largest = self.numbers.tensors if isinstance(self.numbers, NumbersOfCall) else self.numbers
+        error, more, largest = self.numbers.tensors if isinstance(self.numbers, CheckNumbers) else self.numbers
         found = Check("kernel", error, Rounding(largest, self.plan.times))
-        if isinstance(self.numbers, NumbersOfCall):
+        if isinstance(self.numbers, CheckNumbers):
             found.add(None, more)
         else:
             found.add_sums(more)
@@ -104,14 +123,14 @@ class KeptCall(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """As that of the check, without making it."""
-        if not isinstance(self.numbers, NumbersOfCall):
+        """``self.check.agrees``, without making the check."""
+        if not isinstance(self.numbers, CheckNumbers):
             return float(self.numbers[0]) <= float(Rounding(self.numbers[2], self.plan.times))
         error, _, largest = self.numbers.values
         return error <= allowed_by_rounding(largest, self.plan.times)
 
     def record(self) -> AttentionRecord:
-        """The record, as if it had been made at the call."""
+        """The record of the call."""
         known, shape = self.known, self.plan.shape
         found = AttentionRecord(
             known.name,
@@ -128,20 +147,23 @@ class KeptCall(NamedTuple):
         return found
 
 
-# Plans by the form of a call and the options: layers of a model are alike, and so are its passes.
+# Plans by the form of a call and the options: the layers of a model, and its passes, share them.
 _plans: dict[tuple[Any, ...], WritePlan] = {}
-_MOST, _FEW = 4096, 16  # plans of all calls, and of those of one module
-_TOGETHER = 2**22  # bytes of maps that share memory, so that it is asked for once: so many are not freed one by one
-_new: Any = tuple.__new__  # a named tuple's own takes longer
+_MOST, _FEW = 4096, 16  # plans that are kept in all, and for one module
+_TOGETHER = 2**22  # bytes of maps that are allocated as one tensor, and so can only be freed together
+_new: Any = tuple.__new__  # the constructor of a named tuple is slower
 
 
 class QuickCalls:
-    """Writes the maps of a capture's calls that are like earlier ones.
+    """Writes the maps of repeated calls of a capture.
 
     Args:
-        storage: where they are counted.
-        chunk_bytes: what a map may need without asking for working memory.
-        keep: takes what is kept of a call, by the name of its map.
+        storage: counts the memory of the maps.
+        chunk_bytes: the size up to which a map needs no additional working memory.
+        keep: stores what is kept of a call, given the name of its map.
+
+    Attributes:
+        modules: how many modules are expected to attend, one after the other, with maps of the same size.
     """
 
     def __init__(
@@ -149,14 +171,14 @@ class QuickCalls:
     ) -> None:
         self._options, self._key, self._storage, self._chunk_bytes = options, options.key, storage, chunk_bytes
         self._keep = keep
-        self._kernels: bool | None = None  # whether kernels may be used
-        self._numbers = NumbersOfChecks()
-        self.modules = 1  # that are expected to attend, one after the other, in calls of one form
-        # Room for the next maps, by whose plan and stream: to make it at once takes less time.
+        self._kernels: bool | None = None  # whether Triton kernels can be used; not known before the first call
+        self._numbers = CheckBuffers()
+        self.modules = 1
+        # Memory for the next maps, for one plan and one CUDA stream: allocating it together takes less time.
         self._rooms: tuple[WritePlan, int, list[Tensor]] | None = None
 
     def take(self, call: RepeatedCall, moment: tuple[int, int]) -> bool:
-        """Write the map of a call; False if its record must be made to do so."""
+        """Write the map of a call. False if this is not possible: then its record is made, and the map built from it."""
         known, _, _, _, _, _, _, kernel, output, total, cache = call
         if total is None:
             return False
@@ -168,7 +190,7 @@ class QuickCalls:
             return False
         try:
             written = self._on_cpu(plan, call) if plan.weights is None else self._by_kernel(plan, plan.weights, call)
-        except Exception:  # most likely too little memory: the whole way says so
+        except Exception:  # most likely too little memory, which the usual way will report
             return False
         if written is None:
             return False
@@ -178,7 +200,7 @@ class QuickCalls:
         return True
 
     def _find_plan(self, call: RepeatedCall) -> WritePlan | None:
-        """That of calls of this form, whatever the module: layers of a model are alike."""
+        """The plan of calls of this form in any module, made if there is none. It is also kept with the place of the call."""
         query, key = call.query, call.key
         if self._kernels is None:
             self._kernels = kernels.usable_for_maps(query)
@@ -194,7 +216,7 @@ class QuickCalls:
             if len(_plans) >= _MOST:
                 _plans.clear()
             _plans[like] = plan
-        if query.shape[2] > 1:  # a site with a single query is known for any number of keys
+        if query.shape[2] > 1:  # what is known of a single query is shared by all numbers of keys, but plans are not
             if len(call.known.plans) >= _FEW:
                 call.known.plans.clear()
             call.known.plans[self._key] = plan
@@ -202,21 +224,21 @@ class QuickCalls:
 
     @staticmethod
     def _on_cpu(plan: WritePlan, call: RepeatedCall) -> tuple[Tensor, Any] | None:
-        """The weights, and the numbers of their check, by torch."""
+        """The weights and their check on a CPU, by torch; None if this cannot be used."""
         query, key, value, output, logsumexp = call.query, call.key, call.value, call.output, call.logsumexp
         if logsumexp is None:
             return None
-        with unwatched(), Plainly(query.device):
+        with unwatched(), ModesOff(query.device):
             band = CAUSAL if call.causal else None
             weights, error, sums = weights_and_error(query, key, value, output, logsumexp, call.scale, band, plan.rows)
-            # The model may overwrite its values: what depends on them is computed now.
+            # Computed now, because the model may overwrite its values.
             largest = torch.linalg.vector_norm(value, math.inf)
             return weights if weights.dtype is plan.dtype else weights.to(plan.dtype), (error, sums, largest)
 
     def _by_kernel(
         self, plan: WritePlan, weights_plan: tuple[kernels.WeightsPlan, Proof], call: RepeatedCall
     ) -> tuple[Tensor, Any] | None:
-        """The same by a kernel; None if it is not used, or cannot be started at once."""
+        """The weights and their check by a Triton kernel; None if it cannot be used, or cannot be started at once."""
         _, _, query, key, value, _, _, _, output, total, _ = call
         writer, proof = weights_plan
         if not proof.agrees or total is None:
@@ -231,14 +253,14 @@ class QuickCalls:
         return weights, numbers
 
     def _make_rooms(self, plan: WritePlan, writer: kernels.WeightsPlan) -> list[Tensor]:
-        """For one map, or for those of all modules as far as they are small."""
+        """Memory for the maps of all modules that will follow, if these fit into ``chunk_bytes`` and the budget; else for one."""
         count = min(self.modules, self._chunk_bytes // plan.size)
         if self._storage.budget is not None:
             count = min(count, (self._storage.budget - self._storage.used - plan.working) // plan.size)
         count = max(1, count)
         left = leave_inference_mode()
         try:
-            if count * plan.size <= _TOGETHER and plan.size % 16 == 0:  # a kernel writes from there on
+            if count * plan.size <= _TOGETHER and plan.size % 16 == 0:  # each map must be aligned to 16 bytes
                 return list(torch.empty((count, *writer.shape), dtype=plan.dtype, device=writer.device).unbind(0))
             return [torch.empty(writer.shape, dtype=plan.dtype, device=writer.device) for _ in range(count)]
         finally:
@@ -246,14 +268,14 @@ class QuickCalls:
                 left.__exit__(None, None, None)
 
     def _plan(self, call: RepeatedCall) -> WritePlan | None:
-        """How maps of calls of this form are written; None if not in short."""
+        """A plan for calls of this form; None if their maps must be built from a record."""
         query, value, logsumexp, output = call.query, call.value, call.logsumexp, call.output
         batch, heads, queries, _ = query.shape
         keys = call.key.shape[2]
         rows = ALL if self._options.rows is None else select(self._options.rows, queries)
         if not isinstance(rows, slice) or rows.step not in (None, 1) or logsumexp is None or call.total is None:
             return None
-        if logsumexp.data_ptr() != call.total.data_ptr():  # a copy, of which each call would need another one
+        if logsumexp.data_ptr() != call.total.data_ptr():  # a copy, which each call would need
             return None
         span = rows.indices(queries)[:2]
         shape, dtype = (batch, heads, span[1] - span[0], keys), self._options.dtype
@@ -274,13 +296,13 @@ class QuickCalls:
         return WritePlan(whole, span, dtype, size, working, times, output.stride(), call.total.stride(), weights)
 
     def fetch(self) -> None:
-        """Bring the numbers of all checks to the host, which waits for the device."""
+        """Copy the numbers of all checks to the host. This synchronizes with the device."""
         self._rooms = None
         self._numbers.fetch()
 
 
 def _at_once(call: RepeatedCall, count: int) -> bool:
-    """Whether torch computes so many weights on a CPU, from the kernel's logsumexp, with as few operations as there can be."""
+    """Whether a CPU computes this many weights in one piece, from the kernel's logsumexp (see ``_logsumexp_weights``)."""
     total, value = call.logsumexp, call.value
     if total is None or value.device.type != "cpu" or count > AT_ONCE or value.shape[0] != call.query.shape[0]:
         return False
@@ -288,7 +310,7 @@ def _at_once(call: RepeatedCall, count: int) -> bool:
 
 
 def _by_kernel(call: RepeatedCall, rows: slice, dtype: torch.dtype) -> tuple[kernels.WeightsPlan, Proof] | None:
-    """How a kernel writes these rows, if it was proven before; None if it cannot, or not in short."""
+    """How a Triton kernel writes these rows; None if it cannot, or was not yet found to agree with torch."""
     query, key, value, total, output = call.query, call.key, call.value, call.logsumexp, call.output
     batch, heads, queries, _ = query.shape
     if total is None or batch * heads > kernels.MOST_HEADS or query.shape[3] > kernels.WIDEST:

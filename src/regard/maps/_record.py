@@ -1,4 +1,4 @@
-"""``AttentionRecord``: one attention of one call of a module, from its recognition to the file it is saved in.
+"""``AttentionRecord``: one attention of one call of a module, from its recognition to the file in which it is saved.
 
 1. A source (:mod:`regard.maps.sources`) recognizes a call and returns a record, or a reason why it cannot. The record
    has a :class:`Computation`: the tensors of the running model, and how to build the map from them.
@@ -34,7 +34,7 @@ from regard.maps._overview import Overview
 from regard.maps._positions import Positions
 from regard.maps._windows import Windows
 
-# Weights of a selection of rows and heads.
+# Computes the weights of a selection of rows and heads.
 WeightsOf = Callable[[Selection, Selection], Tensor]
 
 
@@ -64,18 +64,18 @@ class Computation:
         output: ``(batch, heads, queries, width)``, the heads' outputs, in the model's autograd graph; None if only a
             later output of the layer is known.
         value: ``(batch, heads or a divisor, keys, width)``.
-        expected: what weights @ value is compared with, if that is not ``output`` (which may contain dropout).
-        compare: the largest error of these weights of a selection of rows and heads, if it is not that of
-            weights @ value.
-        compared: the tensor that ``compare`` compares with, if it is not on the scale of ``value``.
+        expected: what weights @ value is compared with, if that is not ``output``, which may contain dropout.
+        compare: computes the largest error of the weights of a selection of rows and heads, if they are not to be compared
+            by weights @ value.
+        compared: the tensor with which ``compare`` compares, if its scale is not that of ``value``.
         logsumexp: ``(batch, heads, queries)``, as the kernel returned it.
         restore: turns ``(batch, heads, queries, width)`` into the layout that the model expects.
-        largest_sum: the largest sum of a row's weights, if it may be more than one.
-        tentative: it may turn out to be a part of another attention, and be retracted.
-        layout_declared: the layer itself, and not a module around it, states how its tokens lie.
-        edited: the weights that give the output that a listener returned, if it changed the weights.
-        projection: computes the heads' outputs, and the output projection ``(heads · width, out)``, if the source knows it.
-        folded: heads and samples are one axis of the model's tensors, of which samples are taken to come first.
+        largest_sum: the largest sum of a row's weights, if it may exceed one.
+        tentative: whether it may be retracted, because it turns out to be a part of another attention.
+        layout_declared: whether the layer itself, not a module around it, states how its tokens lie.
+        edited: the edited weights, if a listener replaced the output by editing the weights.
+        projection: computes the heads' outputs and the output projection ``(heads · width, out)``, if the source knows it.
+        folded: whether heads and samples are folded into one axis of the model's tensors; read as samples first.
     """
 
     weights: Callable[[Selection, Selection], tuple[Tensor, Tensor | None]]
@@ -95,9 +95,14 @@ class Computation:
     folded: bool = field(default=False, init=False)
 
     def with_weights(self, edited: WeightsOf) -> "Computation":
-        """The same with other weights, which give the output."""
+        """This computation with edited weights."""
         weights = lambda rows, heads: (edited(rows, heads), None)  # noqa: E731
         return replace(self, weights=weights, compare=None, expected=None, logsumexp=None)
+
+    @property
+    def expected_output(self) -> Tensor | None:
+        """What weights @ value must give: ``expected``, or else ``output``."""
+        return self.output if self.expected is None else self.expected
 
     @property
     def device(self) -> torch.device:
@@ -110,33 +115,32 @@ class Computation:
         """The largest difference from what the model computed; None if there is nothing to compare with."""
         if self.compare is not None:
             return self.compare(weights, rows, heads)
-        expected = self.output if self.expected is None else self.expected
-        if self.value is None or expected is None:
+        if self.value is None or self.expected_output is None:
             return None
-        return product_error(weights, self.value, expected, rows, heads)
+        return product_error(weights, self.value, self.expected_output, rows, heads)
 
     def rounding_factor(self, keys: int, single: bool = False) -> float:
-        """How large the error may be by rounding, as a multiple of the largest number compared: see :meth:`rounding`."""
+        """The error that rounding may cause, as a multiple of the largest magnitude compared, see :meth:`rounding`."""
         like = self.output if self.output is not None else self.value if self.compared is None else self.compared
         return 0.0 if like is None else rounding_factor(like.dtype, like.is_cuda, keys, single)
 
     def rounding(self, keys: int, single: bool = False) -> Rounding | None:
-        """How large the error may be by rounding: some units in the last place of the largest number compared.
+        """The error that rounding may cause: some units in the last place of the largest magnitude compared.
 
         Args:
-            single: the map is computed in float32 even if the model computes in float64.
+            single: whether the map is computed in float32 even if the model computes in float64.
         """
         value = self.value if self.compared is None else self.compared
         if value is None or value.numel() == 0:
             return None
         times = self.rounding_factor(keys, single)
-        # An average of values is not larger than they are. The model may overwrite them: this is computed now.
+        # No average of values is larger than the values. Computed now, because the model may overwrite them.
         largest = torch.linalg.vector_norm(value.detach() if value.requires_grad else value, math.inf)
         return Rounding(largest, times, self.largest_sum)
 
 
 def rounding_factor(dtype: torch.dtype, cuda: bool, keys: int, single: bool = False) -> float:
-    """How large an error may be by rounding, as a multiple of the largest number compared; see :meth:`Computation.rounding`."""
+    """The error that rounding may cause, as a multiple of the largest magnitude compared, see :meth:`Computation.rounding`."""
     precision = _precision(dtype, cuda)
     precision = max(precision, 2.0**-23) if single else precision
     return (4 if precision > 1e-5 else 64 * max(1.0, math.log2(max(2, keys)))) * precision
@@ -144,7 +148,7 @@ def rounding_factor(dtype: torch.dtype, cuda: bool, keys: int, single: bool = Fa
 
 @functools.cache
 def _precision(dtype: torch.dtype, cuda: bool) -> float:
-    """The step after one. On a GPU kernels may multiply float32 in TF32."""
+    """The machine epsilon with which a model computes. On a GPU float32 may be multiplied in TF32."""
     precision = torch.finfo(dtype).eps
     return max(precision, 2.0**-11) if dtype is torch.float32 and cuda else precision
 
@@ -159,16 +163,16 @@ class AttentionRecord:
         shape: ``(batch, heads, queries, keys)`` of the whole map.
         check: how the map compares with what the model computed.
         kernel: the operator that ran, if known.
-        stored: the weights that were kept: ``(batch or 1, heads, rows, keys)``, or window by window.
-        rows, heads: the numbers of those that were kept; None for all.
+        stored: the kept weights: ``(batch or 1, heads, rows, keys)``, or window by window.
+        rows, heads: the indices of the kept rows and heads; None for all.
         overview: the map in cells, if it was kept instead of the weights.
-        scores: queries and keys on the host, if they were kept: any part of the map follows from them.
+        scores: queries and keys on the host, if they were kept, from which any part of the map can be computed.
         windows: how an image was cut into windows.
         layout: how the keys lie on an image, if known.
         axes: what its axes are, and how certain that is.
         computation: how to build the map, while the model runs.
         remarks: what a reader should know about how it was computed.
-        moment: the number of the model's run in the capture, and that of the attention in it; None if not known.
+        moment: the number of the model's run in the capture, and a number that orders its attentions; None if not known.
         norms: the :class:`regard.maps.ValueNorms` that ``capture(values=True)`` keeps.
     """
 
@@ -202,13 +206,13 @@ class AttentionRecord:
 
     @property
     def running(self) -> Computation:
-        """The computation, which is there while the model runs."""
+        """The computation, which exists only while the model runs; an error afterwards."""
         if self.computation is None:
             raise ValueError(f"the tensors of {self.name!r} are gone: weights can be built only while the model runs")
         return self.computation
 
     def build(self, rows: Selection, heads: Selection) -> Tensor:
-        """The weights of these rows and heads, compared with what the model computed (see :attr:`check`)."""
+        """The weights of these rows and heads. They are compared with what the model computed, and added to :attr:`check`."""
         running = self.running
         weights, logsumexp = running.weights(rows, heads)
         log_error = None
@@ -220,7 +224,7 @@ class AttentionRecord:
 
     @property
     def weights(self) -> Float[Tensor, "batch heads queries keys"]:
-        """The map. Windowed attention is put back onto the image (zero between windows)."""
+        """The map. Windows are put back onto the image, with zeros between different windows."""
         if self.stored is None and self.overview is not None:
             raise ValueError(
                 f"only an overview of {self.name!r} was kept, not its weights: see .overview, or .row(i) with keep_keys=True"
@@ -253,7 +257,7 @@ class AttentionRecord:
         return (max(self.shape[0], self.stored.shape[0]), *self.stored.shape[1:])
 
     def block(self, rows: Selection, columns: Selection = ALL) -> Float[Tensor, "batch heads rows columns"]:
-        """Weights of these rows and keys: kept ones, or computed from the queries and keys that were kept."""
+        """The weights of these rows and keys: kept, or computed from the kept queries and keys."""
         chosen = torch.arange(self.shape[2])[rows]
         if self.scores is not None:
             heads = ALL if self.heads is None else torch.tensor(self.heads)
@@ -277,8 +281,8 @@ class AttentionRecord:
 
     @property
     def shift(self) -> int | Tensor:
-        """The position of query 0 among the keys, while the model runs: as the causal mask states it, or the cache; else so
-        that both end together."""
+        """The position of query 0 among the keys, while the model runs: as the causal mask or the cache states it, else such
+        that queries and keys end together."""
         band, place = getattr(self.running.weights, "band", None), self.positions
         if band is not None or place is None or place.cross:
             return alignment(band, *self.shape[2:])
@@ -286,7 +290,7 @@ class AttentionRecord:
 
     @property
     def query_layout(self) -> Layout | None:
-        """How the queries lie on an image, if not as the keys do."""
+        """How the queries lie on an image, if it differs from the layout of the keys."""
         return self.axes.query_layout
 
     @property
@@ -310,7 +314,7 @@ class AttentionRecord:
 
 
 def difference(ours: Tensor, theirs: Tensor, may_be_empty: bool = True) -> Tensor:
-    """Over rows with a key to attend to: kernels differ in what they return for the others."""
+    """max |ours − theirs| over rows with a key to attend to. Kernels differ in what they return for other rows."""
     if not ours.numel():
         return ours.new_zeros(())
     difference = (ours - theirs.to(ours.dtype)).abs_()

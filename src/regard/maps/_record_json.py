@@ -1,4 +1,4 @@
-"""Records as JSON, without their tensors, and back. A description that does not fit its tensors is refused."""
+"""Converts records to JSON, without their tensors, and back. An error if a description does not fit its tensors."""
 
 import math
 from dataclasses import asdict, astuple
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.maps._axes import MapAxes
 from regard.maps._layout import Layout
-from regard.maps._overview import Overview, check_parts
+from regard.maps._overview import Overview, check_overview
 from regard.maps._positions import Positions
 from regard.maps._record import AttentionRecord, Check
 from regard.maps._windows import Windows
@@ -43,7 +43,7 @@ def record_to_json(record: AttentionRecord) -> dict[str, Any]:
 def record_from_json(
     fields: dict[str, Any], weights: Tensor | None, overview: dict[str, Tensor] | None = None
 ) -> AttentionRecord:
-    """What :func:`record_to_json` gave, with its weights, and with the tensors of its overview."""
+    """The inverse of :func:`record_to_json`, given the weights and the tensors of the overview."""
     layouts = [None if x is None else Layout(tuple(x[0]), x[1]) for x in fields["layouts"]]
     numbers = (fields["residual"], fields["allowed"], fields["logsumexp_residual"])
     windows = fields["windows"]
@@ -58,7 +58,7 @@ def record_from_json(
         heads=_tuple(fields["heads"]),
         windows=None if windows is None else Windows(**{key: _tuple(x) for key, x in windows.items()}),
         layout=layouts[0],
-        # Files of before state neither.
+        # Older files have neither "axes" nor "over".
         axes=MapAxes(
             _text(fields.get("axes", "inferred")),
             _text(fields.get("over", "tokens")),
@@ -70,18 +70,18 @@ def record_from_json(
     if moment is not None and not _fits(moment, 2):
         raise ValueError(f"{record.name!r:.100} has the moment {moment!r:.100}, which is no pair of numbers")
     record.moment = moment
-    _check_parts(record)
+    _check_record(record)
     if overview:
         record.overview = Overview.of(overview, _tuple(fields["cell"]))
-        check_parts(record.overview, record.shape)
+        check_overview(record.overview, record.shape)
     if weights is None and record.overview is None:
         raise ValueError(f"{record.name!r:.100} has neither weights nor an overview")
     return record
 
 
-def _check_parts(record: AttentionRecord) -> None:
-    """Refuse a description that does not fit its weights: what is computed from it would be wrong, or take any amount of
-    memory."""
+def _check_record(record: AttentionRecord) -> None:
+    """Raise an error if a description does not fit its weights. What is computed from it could be wrong, or take any amount
+    of memory."""
     weights = record.stored
     if not _fits(record.shape, 4):
         raise ValueError(f"{record.name!r:.100} is said to be {record.shape!r:.100}, which is no shape of a map")
@@ -113,6 +113,7 @@ def _check_parts(record: AttentionRecord) -> None:
 
 
 def _fits(wanted: Any, count: int) -> bool:
+    """Whether this is a tuple of ``count`` whole numbers that are not negative."""
     return isinstance(wanted, tuple) and len(wanted) == count and all(type(n) is int and n >= 0 for n in wanted)
 
 

@@ -1,8 +1,12 @@
-"""A call of attention like one that was recorded before: what was found out then holds, and is not found out again.
+"""Recognizes calls of ``scaled_dot_product_attention`` that repeat an earlier one.
 
-Most of what a capture does at an attention is to tell where it happened and what its axes are. All of that follows from the
-functions that run inside the module's call, from the form of the tensors, and from that of the module's input. If these are the
-same, only what depends on numbers is left: the map, its check, and the positions of a cache.
+Most of the time of a capture is spent on finding out which module attends and what the axes are. The answers depend
+only on the functions that run inside the module's call, and on the form (shapes, strides, dtypes) of the tensors and of
+the module's input. If all of these are the same, the earlier answers hold, and most of the work can be skipped. What is
+left are the map, its check, and the positions in a cache.
+
+This runs at each attention, so the code is written for speed and was measured: tuples instead of objects, and ids of
+code objects instead of comparisons.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,8 +18,9 @@ from torch import Tensor, nn
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._axes import MapAxes
 from regard.maps._band import Band
+from regard.maps._call_stack import OWN_PACKAGES, first_argument, model_frames
 from regard.maps._layout import Layout
-from regard.maps._module_names import CALL, OWN_PACKAGES, ModuleNames, first_argument, model_frames
+from regard.maps._module_names import CALL, ModuleNames
 from regard.maps._module_watch import FIRST_CALL
 from regard.maps._positions import CACHES, CacheState, Positions, local_variables, positions_in, state_of
 from regard.maps._record import AttentionRecord, Check, Computation
@@ -24,26 +29,27 @@ from regard.maps.sources import arranged, run_usual
 from regard.observation import current_grid
 
 CAUSAL = Band(right=0)
-_CALLED = nn.Module._call_impl.__code__  # inside every call of a module, which it belongs to
+_CALLED = nn.Module._call_impl.__code__  # on the stack inside every call of a module; its ``self`` is that module
 _FIRST_CALL = id(FIRST_CALL)
-_new: Any = tuple.__new__  # a named tuple's own takes longer
-# A variable of the frame of a module's call, which nobody else reads: the name of the map of what it attended to. So it lives
-# as long as the frame, and to know it does not keep the frame, with all that it refers to.
+_new: Any = tuple.__new__  # the constructor of a named tuple is slower
+# A local variable that is added to the frame of a module's call, with the name of its map, to note that the call attended. It
+# lives as long as the frame. A list of frames would keep them alive, and all tensors to which they refer.
 _ATTENDED = "attention noted by regard"
 
 
 class KnownSite(NamedTuple):
-    """What an earlier call has shown.
+    """What an earlier call has shown about a place in the model.
 
     Attributes:
-        axes: of the map, with the positions of a call without a cache.
-        layout: how its tokens lie on an image, and the patches with which this was found.
-        codes: of the functions inside the module's call. They are kept, so that their numbers stay theirs.
-        around: the number of the module that called this one, if it might tell the axes; else None.
-        reads: of which of these functions variables are read: its place, the name of the first argument, which is no other
-            module, and the names of those that may be caches.
-        device: the type of that on which they run.
-        plans: how maps of such calls are written, by the options of a capture.
+        name: the name of the map.
+        axes: the axes of the map, with the positions of a call without a cache.
+        layout: how the tokens lie on an image, and the grid of patches with which this was found.
+        codes: code objects of the functions inside the module's call. Keeping them alive keeps their ids from being reused.
+        around: the id of the module that called this one, if that module may state the number of heads; else None.
+        reads: which local variables must be read at each call: the depth of the function on the stack, the name of its first
+            argument (which must not be another module), and the names of variables that may be caches.
+        device: the type of the device.
+        plans: how maps of such calls are written, by the options of a capture (see :mod:`regard.maps._quick_calls`).
     """
 
     name: str
@@ -56,7 +62,7 @@ class KnownSite(NamedTuple):
     plans: dict[Any, Any]
 
     def axes_of(self, shape: tuple[int, int, int, int], cache: "CacheState | str | None") -> MapAxes:
-        """The axes of a call of this shape: see :attr:`RepeatedCall.cache`."""
+        """The axes of a call of this shape, with its positions. ``cache``: as in :class:`RepeatedCall`."""
         axes = self.axes
         if cache is not None:
             positions = None if isinstance(cache, str) else positions_in(cache, shape)
@@ -69,15 +75,18 @@ class KnownSite(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One call of ``scaled_dot_product_attention``, as far as it tells whether it is like another.
+    """One call of ``scaled_dot_product_attention``, with everything that decides whether it repeats another one.
 
     Attributes:
-        frame: that of the module's call.
-        variables: of that frame.
-        inside: the functions that run inside of it, from the call of attention outwards.
-        codes: the numbers of their codes.
-        given: what the module was called with first.
-        like: calls with the same are alike.
+        frame: the frame of the module's call.
+        variables: the local variables of that frame.
+        inside: the frames inside of it, from the call of attention outwards.
+        codes: the ids of their code objects.
+        given: the first argument of the module's call; None if it does not matter.
+        module: the module that attends.
+        tensors: query, key and value.
+        causal, scale, shared: the arguments ``is_causal``, ``scale`` and ``enable_gqa``.
+        like: a key of a dictionary: calls with equal keys repeat each other.
     """
 
     frame: FrameType
@@ -94,11 +103,12 @@ class Call(NamedTuple):
 
 
 class RepeatedCall(NamedTuple):
-    """A call that is like an earlier one, and what its kernel returned.
+    """A call that repeats an earlier one, after its kernel ran.
 
     Attributes:
-        total: the logsumexp, as the kernel returned it.
-        cache: what the cache states with which the module was called; "nothing" if it states nothing, None without one.
+        known: what the earlier call has shown.
+        total: the logsumexp in the layout of the kernel.
+        cache: the state of the cache with which the module was called: "nothing" if the cache has none, None without a cache.
     """
 
     known: KnownSite
@@ -115,15 +125,17 @@ class RepeatedCall(NamedTuple):
 
     @property
     def logsumexp(self) -> Tensor | None:
-        """``(batch, heads, queries)``."""
+        """The logsumexp, ``(batch, heads, queries)``."""
         return arranged(self.total, self.output)
 
     def record(self) -> AttentionRecord:
-        """Its record, of which nothing was built yet."""
+        """The record of the call, from which the map can be built."""
         batch, heads, queries, _ = self.query.shape
         shape = (batch, heads, queries, self.key.shape[2])
         scores = AttentionScores(self.query, self.key, self.scale, None, None, CAUSAL if self.causal else None)
-        running = Computation(scores, self.module, self.output, self.value, logsumexp=self.logsumexp, restore=_as_it_is)
+        running = Computation(
+            scores, self.module, self.output, self.value, logsumexp=self.logsumexp, restore=_unchanged
+        )
         return AttentionRecord(
             self.known.name,
             "sdpa",
@@ -137,23 +149,26 @@ class RepeatedCall(NamedTuple):
 
 
 def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> Call | None:
-    """What the arguments, and the functions that run, tell of a call; None if it is unusual.
+    """Everything that decides whether this call repeats another one; None for a call that is never treated as repeated, as
+    one with a mask or dropout.
 
     Args:
-        caller: the function that calls attention, or one of this package's inside of it.
+        caller: the frame that calls attention, or one of this package inside of it.
     """
     found = _read(args, kwargs, caller)
     return None if found is None else Call(*found)
 
 
 def _read(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> tuple[Any, ...] | None:
-    """The attributes of :class:`Call`, of which none is made at each attention."""
+    """The attributes of :class:`Call` as a tuple: making the object at each attention would take time."""
     count = len(args)
+    # Neither a mask nor dropout.
     if count < 3 or (count > 3 and (args[3] is not None or (count > 4 and args[4] != 0.0))):
         return None
     query, key, value = args[:3]
     if not (type(query) is type(key) is type(value) is Tensor) or query.is_nested:
         return None
+    # The frames inside the module's call, without those of this package.
     frame: FrameType | None = caller
     while frame is not None and frame.f_globals.get("__package__") in OWN_PACKAGES:
         frame = frame.f_back
@@ -164,6 +179,7 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> t
         frame = frame.f_back
     if frame is None:
         return None
+    # The first call of a watched module has one more frame than the others (see _module_watch).
     if codes and codes[-1] == _FIRST_CALL:
         del inside[-1], codes[-1]
     variables = frame.f_locals
@@ -172,7 +188,7 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> t
     form: tuple[Any, ...]
     if len(of_query) != 4 or 0 in of_key:
         return None
-    if of_query[2] == 1:  # the axes of a single query are the same however many keys there are
+    if of_query[2] == 1:  # with a single query the axes do not depend on the number of keys
         order = (steps[0] > steps[2], steps[1] > steps[2], more[0] > more[2], more[1] > more[2])
         form = (of_key[0], of_key[1], of_key[3], value.shape == of_key, of_key[2] > 1, order)
     else:
@@ -188,7 +204,7 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> t
 
 
 def _around(call: FrameType) -> int | None:
-    """The module that called this one: it may state the number of heads."""
+    """The id of the module that called this one, which may state the number of heads."""
     frame = call.f_back
     while frame is not None and frame.f_code is not CALL:
         frame = frame.f_back
@@ -196,19 +212,20 @@ def _around(call: FrameType) -> int | None:
 
 
 class RepeatedCalls:
-    """Runs calls that are like earlier ones."""
+    """Learns what a recorded call shows, and runs the calls that repeat it."""
 
     def __init__(self, names: ModuleNames, layouts: TokenLayouts) -> None:
         self._names, self._layouts = names, layouts
 
     def learn(self, call: Call, record: AttentionRecord, running: Computation) -> None:
-        """A call was recorded in full: others like it may follow."""
+        """Remember what a call has shown that was recorded in full, unless later calls like it may differ."""
         scores, plain = running.weights, record.kind == "sdpa" and record.windows is None
         if not isinstance(scores, AttentionScores) or running.folded or running.layout_declared:
             return
         given = call.given
         if given is not None and (given.ndim < 2 or not given.is_floating_point()):
             return
+        # All functions inside the call must belong to this module, and the source must have used the tensors as they are.
         owners = [first_argument(frame) for frame in call.inside]
         own = all(x is call.module for x in owners if isinstance(x, nn.Module))
         query, key, value = call.tensors
@@ -218,9 +235,10 @@ class RepeatedCalls:
         remembered, around = self._names.remembered, _around(call.frame)
         heads = remembered.get((id(call.module), "heads"))
         if heads is None and remembered.get((around, "heads")) is not None:
-            return  # the module around it told its axes, by its own input
+            return  # its axes follow from the input of the module around it, which is not compared
         if record.axes.over != "tokens" or remembered.get((record.name, "windows")) != []:
             return
+        # If no module states a layout and no image was cut into patches, the layout does not depend on the call.
         stating = remembered.get((record.name, "stating"))
         layout = None if stating == [] and self._layouts.patches is None else (record.layout, self._layouts.patches)
         codes = tuple(frame.f_code for frame in call.inside)
@@ -234,18 +252,20 @@ class RepeatedCalls:
             query.device.type,
             {},
         )
-        told = layout is None or query.shape[2] > 1  # the number of keys is told
+        # For a single query ``like`` leaves out the number of keys, but a layout depends on it.
+        told = layout is None or query.shape[2] > 1
         remembered[call.like if told else (*call.like, key.shape[2])] = known
 
     def run(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType, wants: Callable[[str], bool]
     ) -> RepeatedCall | None:
-        """The kernel of a call that is like an earlier one ran; None if everything must be found out."""
+        """Run the kernel of a call that repeats an earlier one; None for all other calls, which must be recorded in full."""
         call = _read(args, kwargs, caller)
         if call is None:
             return None
         frame, variables, inside, codes, _, module, (query, key, value), causal, scale, shared, like = call
         names = self._names
+        # A second attention of this call needs a name of its own.
         if _ATTENDED in variables or (names.some_run and names.counts(frame)):
             return None
         known: KnownSite | None = names.remembered.get(like)
@@ -255,6 +275,7 @@ class RepeatedCalls:
             return None
         if (known.around is not None and known.around != _around(frame)) or not wants(known.name):
             return None
+        # The functions are those of the earlier call, but their arguments may be another module, or a cache.
         cache = None
         for depth, first, caches in known.reads:
             here = inside[depth].f_locals
@@ -265,19 +286,19 @@ class RepeatedCalls:
                 cache = here.get(name)
                 if cache is not None:
                     break
-        way = names.begin(frame, inside, codes)
+        stack = names.begin(frame, inside, codes)
         ran = run_usual(query, key, value, scale, causal, shared, known.device)
         if ran is None:
             return None
         variables[_ATTENDED] = known.name
         out, kernel, total = ran
         if cache is not None:
-            cache = state_of(cache, module, inside, way) or "nothing"
+            cache = state_of(cache, module, inside, stack) or "nothing"
         scale = query.shape[3] ** -0.5 if scale is None else scale
         return _new(RepeatedCall, (known, module, query, key, value, causal, scale, kernel, out, total, cache))
 
     def leave(self) -> None:
-        """What follows is found out in full, and is numbered: so are the calls that run and were noted here alone."""
+        """Calls are recorded in full from now on, where :class:`ModuleNames` counts them. Count the running ones noted here."""
         for frame in model_frames():
             name = frame.f_locals.get(_ATTENDED) if frame.f_code is CALL else None
             if name is not None and not self._names.counts(frame):
@@ -293,5 +314,5 @@ def _reads(codes: tuple[CodeType, ...]) -> Iterator[tuple[int, str | None, list[
             yield depth, first, caches
 
 
-def _as_it_is(x: Tensor) -> Tensor:
+def _unchanged(x: Tensor) -> Tensor:
     return x

@@ -1,4 +1,8 @@
-"""What later steps of the model tell about maps that were already kept: they are rescaled, subtracted, joined, regrouped."""
+"""The part of a capture that changes maps which it already kept.
+
+What the model does with an output may show that its map must be rescaled, subtracted from another one or joined with
+others, or that its heads come in another order. The methods are those of :class:`regard.maps.RecordListener`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +18,7 @@ from regard.maps._record import AttentionRecord
 
 
 class Revisions(Keeping):
-    """The part of a capture that changes what it kept. Its attributes are those of :class:`regard.maps.Capture`."""
+    """The part of a capture that changes kept maps. Its attributes are those of :class:`regard.maps.Capture`."""
 
     _waiting: dict[str, Tensor]
 
@@ -85,7 +89,10 @@ class Revisions(Keeping):
         return True
 
     def added(self, names: Sequence[str], factors: Sequence[Any], same_keys: bool) -> bool:
-        """Over all keys, the rows of one softmax sum to one. Sums of attentions each of which is whole stay several maps."""
+        """Join the maps if they are parts of one softmax: then their rows, scaled by the factors, sum to one over all keys.
+
+        A sum of several complete attentions remains several maps.
+        """
         records = [record for name in names if (record := self._latest(name)) is not None]
         if len(records) != len(names) or not _joinable(records) or self.stream is not None:
             return False
@@ -159,7 +166,7 @@ class Revisions(Keeping):
 
 
 def _joinable(records: Sequence[AttentionRecord]) -> bool:
-    """Whether whole maps were kept, whose axes are certain, and which no window of an image is part of."""
+    """Whether these are whole maps over tokens, without windows, whose axes are certain."""
     return all(
         record.stored is not None
         and record.rows is None
@@ -172,6 +179,7 @@ def _joinable(records: Sequence[AttentionRecord]) -> bool:
 
 
 def _scale_rows(record: AttentionRecord, factor: Tensor) -> None:
+    """Multiply the kept rows and heads of a map by their factors, ``(batch, heads, queries)``."""
     for axis, chosen in ((1, record.heads), (2, record.rows)):
         if chosen is not None:
             factor = factor.index_select(axis, torch.tensor(chosen, device=factor.device))

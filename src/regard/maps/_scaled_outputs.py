@@ -1,5 +1,9 @@
-"""Products of outputs of attention: a factor for each row belongs to the map if it was computed from the logsumexp of its
-scores (a learned sink, a share of the softmax), and combinations of outputs may be one map."""
+"""Follows products and divisions of the outputs of attention.
+
+If a model multiplies each row of an output by a factor that it computed from the logsumexp of the scores (a learned
+sink, a share of the softmax), the factor belongs to the map. Sums of scaled outputs may be one map (see
+:mod:`regard.maps._combinations`).
+"""
 
 import weakref
 from collections.abc import Callable
@@ -29,7 +33,7 @@ from regard.maps.sources import (
     shares_memory,
 )
 
-STEPS = 24  # products and sums after an attention that may concern its output
+STEPS = 24  # products and sums after an attention that are followed: its output is used soon
 _PRODUCTS = DIVISIONS | MULTIPLICATIONS | PRODUCTS
 
 
@@ -37,10 +41,10 @@ class ScaledOutputs:
     """The part of an output tracker that follows products.
 
     Args:
-        apply: calls a method of the listener, out of sight of all interceptors.
+        apply: calls a method of the listener while nothing is intercepted.
 
     Attributes:
-        derived: what the model computed from the logsumexp of scores.
+        derived: tensors that the model computed from the logsumexp of scores.
     """
 
     def __init__(self, listener: RecordListener, apply: Callable[..., Any]) -> None:
@@ -48,26 +52,28 @@ class ScaledOutputs:
         self.derived = FromLogsumexp()
         self._outputs: list[Followed] = []
         self._sums = Combinations()
-        self._steps = 0  # that are left
-        self._known: set[int] = set()  # ids of all tensors that are followed here; some may be gone
-        # Outputs that were stacked, the result, and the new axis: it may be averaged with weights.
+        self._steps = 0  # products and sums that are still followed
+        self._known: set[int] = set()  # ids of all tensors that are followed here; some may have been freed
+        # The result of stacking outputs, these outputs, and the new axis, over which the model may average.
         self._stack: tuple[weakref.ref[Tensor], list[Followed], int] | None = None
 
-    @property
-    def followed(self) -> bool:
-        """Whether a product or a sum may concern an output: they come soon after it."""
+    def take_step(self) -> bool:
+        """Count a product or a sum as a step after the latest attention. Returns whether it may still concern an output."""
         self._steps -= 1
         return self._steps > 0 and bool(self._outputs)
 
-    def note(self) -> None:
-        """Other tensors are followed than before."""
+    def refresh_known(self) -> None:
+        """Update the ids of followed tensors, after combinations were added or removed."""
         self._known = self._sums.ids
 
     def scaled(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> bool:
-        """A product or a division: of one of the outputs, row by row? Whether it averages several, whose maps are one now."""
+        """A product or a division ran: note it if it scales the rows of an output.
+
+        Returns whether it averaged several outputs, and their maps were merged.
+        """
         if self.derived.known:
             self.derived.follow(function, args, kwargs, out)
-        if not self.followed or not isinstance(out, Tensor):
+        if not self.take_step() or not isinstance(out, Tensor):
             return False
         args = (*args, *(kwargs[key] for key in ("input", "other") if key in kwargs))
         divided = function in DIVISIONS
@@ -77,12 +83,13 @@ class ScaledOutputs:
             merged = False
             found = len(args) >= 2 and (divided or function in MULTIPLICATIONS) and self._product(divided, args, out)
         if found:
-            self.note()
+            self.refresh_known()
         elif function in _PRODUCTS and self._outputs[-1].with_logsumexp and self.derived.is_beside_another(args, out):
             self._outputs[-1].lost = True
         return merged
 
     def _product(self, divided: bool, args: tuple[Any, ...], out: Tensor) -> bool:
+        """Whether an elementwise product or division scales the rows of an output."""
         for index in range(1 if divided else 2):
             if terms := self._sums.get(args[index]):
                 factor = args[1 - index]
@@ -90,7 +97,7 @@ class ScaledOutputs:
         return False
 
     def _einsum(self, args: tuple[Any, ...], out: Tensor) -> tuple[bool, bool]:
-        """Whether this scales the rows of an output or averages several; and whether it averages."""
+        """Whether this einsum scales the rows of an output or averages several outputs; and whether it averages."""
         equation, operands = read_einsum(args)
         labels, result = einsum_labels(equation, operands)
         for i in range(len(labels)):
@@ -110,7 +117,7 @@ class ScaledOutputs:
         return False, False
 
     def _average(self, shares: Tensor, whole: Tensor, parts: list[Followed], out: Tensor) -> bool:
-        """Whether the outputs in ``whole``, which were stacked, are parts of one softmax with these shares."""
+        """Whether the stacked outputs in ``whole`` are parts of one softmax with these shares. Then their maps are merged."""
         if shares.shape[0] != len(parts) or len({id(part.values) for part in parts}) != len(parts):
             return False
         rows = [row_factors({part: 1.0}, share, x) for part, share, x in zip(parts, shares, whole, strict=True)]
@@ -130,10 +137,13 @@ class ScaledOutputs:
         divided: bool = False,
         derived: bool,
     ) -> bool:
-        """Whether a combination of outputs was multiplied with a number for each row.
+        """Whether a combination of outputs was multiplied by one number for each row. Then note it.
 
         Args:
-            out: the result; None if its axes have another order.
+            terms: the combination.
+            whole: its tensor.
+            out: the result; None if its axes are in another order.
+            divided: whether ``factor`` is a divisor.
             derived: whether the factor was computed from a logsumexp.
         """
         rows = row_factors(terms, factor, whole, divided)
@@ -141,7 +151,7 @@ class ScaledOutputs:
             return False
         output, of_output = next(iter(rows.items()))
         if len(terms) == 1 and output.with_logsumexp and derived and isinstance(of_output, Tensor) and of_output.ndim:
-            # A learned sink, or a share of the softmax: this belongs to the map by itself.
+            # A learned sink, or a share of the softmax: the factor becomes part of this map.
             self._apply(self.listener.rescaled, output.name, of_output.squeeze(-1))
             output.taken = out is not None
         else:
@@ -151,7 +161,7 @@ class ScaledOutputs:
         return True
 
     def _combined(self, terms: Terms, out: Tensor, subtraction: bool) -> None:
-        """A combination of outputs: are their maps one now?"""
+        """``out`` is a combination of outputs: merge their maps if it is a sum of parts of one softmax, or a difference."""
         self._sums.set(out, terms)
         if len(terms) == 2 and all(part.chosen is not None for part in terms):
             (first, one), (second, factor) = terms.items()
@@ -180,7 +190,7 @@ class ScaledOutputs:
             self._sums.set(out, {first: 1.0})
 
     def averaged(self, found: WeightedSum, out: Any) -> bool:
-        """Whether this is an average of several outputs, whose maps are one now."""
+        """Whether this weighted sum averages several outputs, and their maps were merged."""
         stack, factors = self._stack, found.origin.factors
         if stack is None or factors is None or factors[1] is not stack[0]() or stack[2] != 0:
             return False
@@ -197,7 +207,7 @@ class ScaledOutputs:
 
 
 def same_rows(whole: Tensor, out: Tensor) -> bool:
-    """Whether a copy or view of an output has its rows, or shows by its shape that tokens and heads changed places."""
+    """Whether ``out``, a copy or a view of ``whole``, has the same rows; they may be permuted if the shape shows it."""
     if out.shape == whole.shape:
         return whole.ndim < 3 or out.stride() == whole.stride() or not shares_memory(whole, out)
     turned = out.ndim == 4 and out.shape == (*(whole.shape[i] for i in (0, 2, 1) if whole.ndim == 4), *whole.shape[3:])

@@ -1,4 +1,4 @@
-"""Sequences that hold text and images: which tokens are words, and which are the patches of a picture."""
+"""Segments of a sequence with text and images: which tokens are text, and which are the patches of an image."""
 
 import math
 from collections.abc import Sequence
@@ -44,7 +44,8 @@ class ImageTokens:
     Attributes:
         token: the id that stands for each patch.
         grid: rows and columns of every image, if all have the same; None if it depends on the image.
-        grids: those of the images of the latest run, if the model was told (Qwen-VL's ``image_grid_thw``).
+        grids: rows and columns of each image of the latest run, if they were passed to the model (``image_grid_thw`` of
+            Qwen-VL).
     """
 
     token: int
@@ -81,11 +82,10 @@ def check_segments(segments: Any, tokens: int | None = None) -> list[Segment]:
 
 
 def image_tokens_of(model: nn.Module, grids: Any = None) -> ImageTokens | None:
-    """What the model's configuration states, if it has one with an image token.
+    """How the model marks image tokens, from its configuration; None if it has no image token.
 
     Args:
-        grids: ``(images, 3)``: frames, rows and columns in patches before they are merged, with which the model was
-            called.
+        grids: ``(images, 3)``, with which the model was called: frames, rows and columns, in patches before they are merged.
     """
     config = getattr(model, "config", None)
     names = ("image_token_id", "image_token_index")
@@ -107,10 +107,10 @@ def image_tokens_of(model: nn.Module, grids: Any = None) -> ImageTokens | None:
 
 
 def find_segments(ids: Any, images: ImageTokens, grid: Any = None) -> list[Segment]:
-    """The segments of one text: runs of the image token are images, everything else is text.
+    """The segments of one sequence: runs of the image token are images, everything else is text.
 
     Args:
-        ids: ``(tokens,)``.
+        ids: the token ids, ``(tokens,)``.
         grid: rows and columns of each image, if the configuration does not state them.
 
     >>> [segment.grid for segment in find_segments([5, 9, 9, 9, 9, 5], ImageTokens(9, (2, 2)))]

@@ -1,4 +1,4 @@
-"""What of a model's attention to keep: patterns of names, and numbers of rows and heads."""
+"""Selections of attention to keep: by patterns of names, and by indices of rows and heads."""
 
 import fnmatch
 from collections.abc import Collection, Sequence
@@ -46,7 +46,7 @@ def check_selection(name: str, chosen: Any) -> None:
 
 
 def chosen_count(chosen: Selection, count: int) -> int:
-    """How many of ``count`` a selection chooses.
+    """How many of ``count`` indices a selection selects.
 
     >>> chosen_count(slice(None, None, 2), 5), chosen_count(torch.tensor([0, 4]), 5)
     (3, 2)
@@ -55,7 +55,7 @@ def chosen_count(chosen: Selection, count: int) -> int:
 
 
 def numbers_of(chosen: Selection, count: int) -> tuple[int, ...]:
-    """The numbers that a selection chooses, of ``count``.
+    """The indices that a selection selects, of ``count``.
 
     >>> numbers_of(slice(-2, None), 5), numbers_of(torch.tensor([0, 4]), 5)
     ((3, 4), (0, 4))
@@ -64,7 +64,7 @@ def numbers_of(chosen: Selection, count: int) -> tuple[int, ...]:
 
 
 def on_device(chosen: Selection, device: torch.device) -> Selection:
-    """A selection for tensors on this device. The copy does not wait for what the device computes."""
+    """The selection for tensors on this device. The copy is asynchronous."""
     return chosen if isinstance(chosen, slice) else chosen.to(device, non_blocking=True)
 
 
@@ -79,5 +79,5 @@ def select(chosen: Rows, count: int) -> Selection | str:
         return f"there are only {count}"
     numbers = [n % count for n in numbers]
     if numbers and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
-        return slice(numbers[0], numbers[0] + len(numbers))  # a view: nothing is copied to a device
+        return slice(numbers[0], numbers[0] + len(numbers))  # a slice gives a view, and need not be copied to a device
     return torch.tensor(numbers, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""Whether the tensors of other people's models can be read, and the usual layout of those that layers declare."""
+"""Whether the values of a tensor can be read, and the usual layout ``(batch, heads, tokens, width)``."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def canonical(x: Tensor) -> Tensor:
-    """``(batch, heads, tokens, width)``: three axes are one head. Further leading axes are counted to the batch."""
+    """``x`` as ``(batch, heads, tokens, width)``. Three axes are a single head; further leading axes belong to the batch."""
     if x.ndim == 4:
         return x
     if x.ndim == 2:
@@ -16,7 +16,7 @@ def canonical(x: Tensor) -> Tensor:
 
 
 def why_unreadable(x: Any) -> str | None:
-    """Why the values of x cannot be read; None if they can."""
+    """The reason why the values of x cannot be read; None if they can."""
     if not isinstance(x, Tensor):
         return f"its input is a {type(x).__name__}, not a tensor"
     if x.is_nested:

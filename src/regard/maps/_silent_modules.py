@@ -1,4 +1,8 @@
-"""Modules that look like attention. Those that ran and gave no map are reported, so that nothing is missing in silence."""
+"""Reports modules that look like attention and ran, but gave no map, so that nothing is missing silently.
+
+A module looks like attention by its name, its class, or its projections of queries and keys. It ran if a torch function
+was given one of its parameters.
+"""
 
 import re
 import sys
@@ -14,14 +18,14 @@ from regard.maps._module_names import CALL, ModuleNames, clean
 
 _NAME = re.compile(r"attention|attn|(^|_)mha(_|$)|(^|_|lite)mla(_|$)|retention|delta_?net|delta_?rule", re.IGNORECASE)
 _OPERATOR = re.compile(r"attention|attn|fmha|mha_", re.IGNORECASE)
-# What the last word of a name says: an attention norm is a norm, an attention gate is a gate.
+# The last word of a name decides what a module is: an attention norm is a norm, an attention gate is a gate.
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _OTHERS = (
     r"(layer|rms|group)?norms?|ln|drop(out|path)?|masks?|bias(es)?|rotary|rope|emb(ed|eddings?)?|positions?|"
     r"proj(ections?)?|mlp|ffn?|feedforward|router|out(put)?|loss"
 )
 _OTHER_NAMES = _OTHERS + r"|gates?|adapters?|lora|hc|connections?|act|scale|residual"
-# Names of what projects queries, keys and all three at once, directly in a module that attends.
+# Names of projections of queries, of keys, and of queries, keys and values at once.
 _QUERIES = re.compile(
     r"^(w_?|to_|fc_?|c_|in_)?(q|query|queries|qs)(_?(proj|projection|lin|linear|layer|dense|weight|conv))?s?$", re.I
 )
@@ -36,37 +40,37 @@ _USUAL = "it may be linear attention, a recurrence, a scripted or traced functio
 
 
 class SilentModules:
-    """The modules of a model that look like attention, and whether they ran. Their parameters tell it, without hooks.
+    """The modules of a model that look like attention, and whether they ran.
 
-    A module looks like attention by its name, by its class, or by its projections of queries and keys; and if it holds two
-    matrices or more. One whose ``attends`` is False says that something else stands in attention's place.
+    Only modules with at least two matrices count. A module with the attribute ``attends = False`` is no attention.
 
     Attributes:
-        waiting: the parameters of modules that did not run yet.
+        waiting: parameters of modules that did not run yet: the module's name by the parameter's id.
     """
 
     def __init__(self, model: nn.Module, names: ModuleNames) -> None:
-        self._owner: dict[int, str] = {}
+        self._owner: dict[int, str] = {}  # the module's name by the parameter's id
         self.waiting: dict[int, str] = {}
         self._root = type(model).__name__
         self._ran: dict[str, None] = {}
         self._threads: list[str | None] = []
-        self._named: dict[str, int] = {}  # those that say so by their class: the ids of the modules
-        self._projecting: set[str] = set()  # those that hold projections themselves
-        self._called: set[str] = set()  # those that say so and were called, so that no module around attends for them
+        self._named: dict[str, int] = {}  # modules whose class is named attention, and their ids
+        self._projecting: set[str] = set()  # modules that have projections of queries and keys themselves
+        self._called: set[str] = set()  # those of _named that were called: so no module around computes their attention
         self._operators: dict[str, str] = {}
         self._names, self._searched = names, False
 
     def find(self) -> None:
-        """Find them, before the model runs."""
+        """Find the modules that look like attention, before the model runs."""
         if self._searched:
             return
         self._searched = True
-        with torch._C.DisableTorchFunction():  # an interceptor around would take it for a use of the parameters
+        with torch._C.DisableTorchFunction():  # an outer interceptor would think that the parameters are used
             self._find(self._names.modules)
         self.waiting.update(self._owner)
 
     def _find(self, modules: Mapping[str, nn.Module]) -> None:
+        """Fill the dictionaries with the modules that look like attention, and with their parameters."""
         for path, module in modules.items():
             by_class = _is_attention(type(module).__name__, _OTHERS)
             named, projects = by_class or says_attention(path, module), _projects(module)
@@ -90,7 +94,7 @@ class SilentModules:
         return set(self._owner.values())
 
     def replaced(self, module: nn.Module, parameters: Mapping[str, Any]) -> None:
-        """Other tensors take the places of a module's parameters (``torch.func.functional_call``): they tell as well."""
+        """``torch.func.functional_call`` replaces a module's parameters: wait for the new tensors, too."""
         own = dict(module.named_parameters(remove_duplicate=False))
         for path, x in parameters.items():
             owner = self._owner.get(id(own.get(path)))
@@ -98,7 +102,7 @@ class SilentModules:
                 self.waiting[id(x)] = owner
 
     def used(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A function was called: its arguments may be parameters of such a module."""
+        """A torch function was called. If an argument is a parameter in :attr:`waiting`, its module ran."""
         waiting = self.waiting
         for x in (*args, *kwargs.values()):
             if id(x) in waiting:
@@ -107,7 +111,7 @@ class SilentModules:
                 if name in self._named and _is_called(self._named[name]):
                     self._called.add(name)
                 for key in [key for key, owner in waiting.items() if owner == name]:
-                    del waiting[key]  # once is enough
+                    del waiting[key]  # it is enough to know that the module ran once
 
     def ran(self, name: str) -> None:
         """A module that attends ran."""
@@ -123,10 +127,10 @@ class SilentModules:
         self._threads.append(name)
 
     def unaccounted(self, accounted: set[str]) -> list[tuple[str, str]]:
-        """The modules that ran and of which nothing is known, with a reason each.
+        """The modules that ran and are not accounted for, each with a reason.
 
         Args:
-            accounted: names of modules that gave a map, or of which it is known why not.
+            accounted: names of modules that gave a map, or for which it is known why not.
         """
         found: list[tuple[str, str]] = []
         for name in dict.fromkeys((*self._ran, *self._owner.values())) if self._threads else self._ran:
@@ -143,7 +147,7 @@ class SilentModules:
             inside = (text for where, text in self._operators.items() if where == name or where.startswith(name + "."))
             operator = next(inside, None)
             found.append((name, _REASON + (_USUAL if operator is None else f"the operator {operator} ran in it")))
-        # A module that only wraps another one that is reported says nothing more.
+        # Leave out a module that only wraps another reported one.
         inner = {name for name, _ in found}
         found = [
             (name, reason)
@@ -151,7 +155,7 @@ class SilentModules:
             if name in self._projecting or not any(other.startswith(name + ".") for other in inner)
         ]
         starter = next((name for name in self._threads if name is not None), None)
-        if starter is not None and not found:  # the model runs in several threads, in modules that look like anything
+        if starter is not None and not found:  # attention may run in a thread, in any module
             found.append((starter, _IN_THREADS))
         return found
 
@@ -167,13 +171,13 @@ def _is_called(module: int) -> bool:
 
 
 def says_attention(path: str, module: nn.Module) -> bool:
-    """Whether the last part of a module's path or its class says that it attends."""
+    """Whether the last part of a module's path, or its class, is named attention."""
     return _is_attention(path.rpartition(".")[2], _OTHER_NAMES) or _is_attention(type(module).__name__, _OTHERS)
 
 
 @lru_cache(4096)
 def _is_attention(name: str, others: str) -> bool:
-    """Whether a name says attention, and its last word does not say that it is something else.
+    """Whether a name contains attention, and its last word does not name something else.
 
     >>> _is_attention("self_attn", _OTHER_NAMES), _is_attention("post_attention_layernorm", _OTHER_NAMES)
     (True, False)
@@ -185,7 +189,7 @@ def _is_attention(name: str, others: str) -> bool:
 
 
 def _matrices(module: nn.Module) -> Iterator[nn.Parameter]:
-    """The parameters of a module and of all in it that are no vectors; not of those that say that they do not attend."""
+    """The parameters with two axes or more of a module and its submodules, except those with ``attends = False``."""
     if getattr(module, "attends", None) is False:
         return
     for x in module._parameters.values():
@@ -208,8 +212,7 @@ def _are_projections(*names: str) -> bool:
 
 
 def may_attend(operator: str, args: tuple[Any, ...], out: Any) -> bool:
-    """Whether an operator that is not known may compute attention: by its name, or if it is not torch's own and takes three
-    tensors of tokens, and has an output for each query."""
+    """Whether an unknown operator may compute attention: by its name, or by its shapes if it is not torch's own."""
     return _OPERATOR.search(operator) is not None or (is_foreign(operator) and _takes_queries_keys_values(args, out))
 
 
@@ -219,6 +222,7 @@ def is_foreign(operator: str) -> bool:
 
 
 def _takes_queries_keys_values(args: tuple[Any, ...], out: Any) -> bool:
+    """Whether the shapes are those of queries, keys and values, with an output for each query."""
     given = [x for x in args if isinstance(x, Tensor) and x.is_floating_point() and x.ndim >= 3]
     result = out[0] if isinstance(out, tuple | list) and out else out
     if len(given) < 3 or not isinstance(result, Tensor):

@@ -1,4 +1,4 @@
-"""Which attention of a model belongs together: the layers of one stack, and cross-attention between two."""
+"""Groups the attention of a model into stacks of layers (encoder, decoder), and recognizes cross-attention."""
 
 import re
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ _CROSS = ("cross", "encoder_attn", "encdec", "enc_dec", "multihead_attn")
 
 
 def is_cross_attention(name: str, queries: int | None = None, keys: int | None = None) -> bool:
-    """Whether its queries and keys are tokens of two sequences, by its name or by their numbers.
+    """Whether queries and keys are tokens of different sequences, by the name of the module or by their counts.
 
     >>> is_cross_attention("decoder.layers.0.encoder_attn"), is_cross_attention("decoder.layers.0.self_attn")
     (True, False)
@@ -18,18 +18,18 @@ def is_cross_attention(name: str, queries: int | None = None, keys: int | None =
 
 
 def stack_of(name: str) -> str:
-    """The stack of layers that the attention is in: its name up to the first number.
+    """The stack of layers to which an attention belongs: its name up to the first digit.
 
     >>> stack_of("vision_model.encoder.layers.3.self_attn"), stack_of("block2.0.attn"), stack_of("attention")
     ('vision_model.encoder.layers', 'block', '')
     """
-    path = name.partition("#")[0]  # the second attention of a module
+    path = name.partition("#")[0]  # without the number of a second attention
     found = re.search(r"\d", path)
     return "" if found is None else path[: found.start()].rstrip("._")
 
 
 def stacks_in(names: Iterable[str]) -> dict[str, list[str]]:
-    """Names by stack, in order.
+    """The names by stack, in order.
 
     >>> stacks_in(["encoder.0.attn", "decoder.0.attn", "decoder.1.attn"])
     {'encoder': ['encoder.0.attn'], 'decoder': ['decoder.0.attn', 'decoder.1.attn']}
@@ -41,7 +41,7 @@ def stacks_in(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def check_one_stack(names: Iterable[str], what: str, choose: str) -> None:
-    """Raise an error unless these are self-attention of the layers of one stack, whose maps can be multiplied.
+    """Raise an error unless these are self-attention of one stack of layers, so that their maps can be multiplied.
 
     Args:
         what: the analysis that needs it, for the message.

@@ -1,4 +1,4 @@
-"""Where weights are kept: in memory up to a budget, or in memory-mapped files."""
+"""``Storage``: where maps are kept, in memory up to a budget, or in memory-mapped files."""
 
 import math
 from dataclasses import dataclass
@@ -14,20 +14,20 @@ from regard.support.text import format_size
 
 @dataclass
 class Allotted:
-    """Room for one map: a tensor to fill (a file), or permission to keep one in memory."""
+    """Space that was reserved for one map: a memory-mapped file to fill, or a part of the budget (``tensor`` is None)."""
 
     storage: "Storage"
     size: int
     tensor: Tensor | None = None
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """Account for this tensor: a map that is the same for the whole batch needs less room than was reserved."""
+        """Correct the reserved size to that of this map. A map that is the same for the whole batch is smaller."""
         self.storage.used += tensor.nbytes - self.size
         return tensor
 
 
 class Storage:
-    """Room for maps: ``budget`` bytes of memory (None: no limit), or files in ``folder``."""
+    """Space for maps: ``budget`` bytes of memory (None: no limit), or files in ``folder``."""
 
     def __init__(self, budget: int | None, folder: Path | None) -> None:
         self.budget = budget
@@ -41,10 +41,10 @@ class Storage:
                 raise ValueError(f"stream={str(folder)!r} already contains maps: pass an empty folder")
 
     def allot(self, shape: tuple[int, ...], dtype: torch.dtype, working: int = 0) -> Allotted | str:
-        """Room for a map of this shape, or the reason why there is none.
+        """Reserve space for a map of this shape. Returns the reason if there is not enough.
 
         Args:
-            working: bytes that are needed while it is built, besides the map.
+            working: bytes that are needed in addition while it is built.
         """
         size = math.prod(shape) * dtype.itemsize
         if self.folder is not None:
@@ -59,7 +59,7 @@ class Storage:
         return Allotted(self, size) if reason is None else reason
 
     def take(self, size: int, working: int = 0, what: str = "this map") -> str | None:
-        """Count ``size`` bytes as used; or the reason why there is no room for them and for ``working`` more."""
+        """Count ``size`` bytes as used. Returns the reason if the budget has no room for them and ``working`` more bytes."""
         if self.budget is not None and self.used + size + working > self.budget:
             budget, used, needed, more = (format_size(n, binary=True) for n in (self.budget, self.used, size, working))
             besides = f", and {more} while it is computed" if working else ""
@@ -68,7 +68,7 @@ class Storage:
         return None
 
     def place(self, tensor: Tensor) -> Tensor:
-        """A copy of a tensor in a file of the folder."""
+        """A copy of a tensor in a file of the folder; the tensor itself without a folder."""
         if self.folder is None or not tensor.numel():
             return tensor
         path = self.folder / f"{self._count:06d}.keys"
@@ -78,7 +78,7 @@ class Storage:
         return mapped.view(tensor.shape).copy_(tensor)
 
     def release(self, tensor: Tensor) -> None:
-        """Free the room of a map."""
+        """Free the space of a map."""
         if self.folder is None:
             self.used -= tensor.nbytes
         elif name := self._files.pop(tensor.data_ptr(), None):

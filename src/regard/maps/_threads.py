@@ -1,7 +1,7 @@
-"""Heads side by side: one thread for each core, in each of which torch's own operations use one thread.
+"""Runs a function for many heads in parallel: one thread per core, and in each of them single-threaded torch operators.
 
-Operations on tiles that fit into a cache are short. Were each of them split among the cores, they would mostly wait for
-each other, above all on a machine that does something else, too.
+Operators on tiles that fit into a cache are short. If each of them were split among all cores, the cores would mostly
+wait for each other, above all on a busy machine.
 """
 
 import threading
@@ -18,21 +18,21 @@ _before = 1
 
 
 def each_in_a_thread(function: Callable[[Any], None], items: Sequence[Any], threads: int) -> None:
-    """``function(item)`` for all items, at most ``threads`` at a time."""
+    """Call ``function(item)`` for all items, in at most ``threads`` threads."""
     count = min(threads, len(items))
     if count < 2:
         for item in items:
             function(item)
         return
-    # OpenMP has a number of threads for each thread. torch tells it the process's own when that is first asked for, which
-    # products of matrices do not do: they would split among all cores in each of these threads.
+    # OpenMP has its own number of threads in each new thread. torch sets it when get_num_threads is first called there. Matrix
+    # products do not call it, so without the initializer each of them would be split among all cores.
     with _single_threaded_operations(), ThreadPoolExecutor(count, initializer=torch.get_num_threads) as pool:
         list(pool.map(function, items))
 
 
 @contextmanager
 def _single_threaded_operations() -> Iterator[None]:
-    """The number of threads belongs to the process: the first user changes it, and the last one restores it."""
+    """Let torch's operators use one thread. The setting is global: the first user changes it, the last one restores it."""
     global _users, _before
     with _lock:
         if _users == 0:

@@ -1,4 +1,7 @@
-"""Whole maps on a CPU, in tiles that fit into its cache."""
+"""Builds whole maps on a CPU in tiles that fit into its cache.
+
+Scores, softmax and check of a tile are computed while the tile is in the cache. So the map goes to memory only once.
+"""
 
 import math
 import threading
@@ -8,25 +11,26 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import ALL, AttentionScores, Selection, exact, product_error, weights_of
+from regard.maps._attention_scores import AttentionScores, Selection, exact, is_all, product_error, weights_of
 from regard.maps._record import AttentionRecord, Check, difference
 from regard.maps._threads import each_in_a_thread
 
-TILE = 2**19  # scores at a time for each core: they fit into its cache
-LARGE = 2**23  # scores of a map from which on its heads are shared among the cores
-LONG, LOW = 1024, 256  # keys of a long row, and rows of a low tile
+TILE = 2**19  # scores of a tile: they fit into the cache of one core
+LARGE = 2**23  # scores of a map from which on each core computes its own heads
+LONG, LOW = 1024, 256  # keys from which on a row is long, and rows of a tile for long causal rows
 
 
 def fits_tiles(record: AttentionRecord, rows: Selection, heads: Selection) -> bool:
+    """Whether :func:`in_tiles` can build this map: the whole of it, on a CPU, from scores and values."""
     running = record.running
     plain = isinstance(running.weights, AttentionScores) and running.compare is None and running.value is not None
-    everything = all(isinstance(chosen, slice) and chosen == ALL for chosen in (rows, heads))
-    return plain and everything and running.device.type == "cpu" and 0 not in record.shape
+    return plain and is_all(rows) and is_all(heads) and running.device.type == "cpu" and 0 not in record.shape
 
 
 def _tile_sizes(scores: AttentionScores, value_heads: int, threads: int, tile: int) -> tuple[int, int, int]:
-    """Rows, heads and samples of a tile of so many scores. Long rows that end at their query take fewer rows of more heads: of
-    the keys of a tile fewer are seen by none of its rows.
+    """Rows, heads and samples of a tile of about ``tile`` scores.
+
+    With a causal mask and long rows, a tile has fewer rows of more heads: then fewer of its scores are masked.
 
     >>> from regard.maps._band import Band
     >>> x, y = torch.zeros(1, 8, 2048, 4), torch.zeros(1, 4, 2048, 4)
@@ -38,7 +42,7 @@ def _tile_sizes(scores: AttentionScores, value_heads: int, threads: int, tile: i
     height = max(1, min(queries, tile // keys))
     group = max(count // scores.key.shape[1], count // value_heads)
     if scores.band is not None and scores.band.right is not None and keys >= LONG and height >= LOW:
-        most = min(count // threads, 2 * tile // (LOW * keys)) // group * group  # rows see half of the keys
+        most = min(count // threads, 2 * tile // (LOW * keys)) // group * group  # twice: rows see half of the keys
         if most > 0:
             parts = math.ceil(count / most)
             return LOW, math.ceil(count / parts / group) * group, 1
@@ -48,25 +52,27 @@ def _tile_sizes(scores: AttentionScores, value_heads: int, threads: int, tile: i
 
 
 def in_tiles(record: AttentionRecord, room: Callable[[int], Tensor]) -> Tensor:
-    """Scores, softmax and check of one tile are computed while it is in the cache, and keys that no row of it may see
-    are left out. So the map passes through memory once, when it is written."""
+    """The whole map, written to ``room(batch)``. Keys that no row of a tile may see are not computed.
+
+    The comparison with the model's output is added to the record's check.
+    """
     running, (batch, count, queries, keys) = record.running, record.shape
     scores, value = running.weights, running.value
-    expected = running.output if running.expected is None else running.expected
+    expected = running.expected_output
     if not isinstance(scores, AttentionScores) or value is None or expected is None:
         raise TypeError(f"{record.name!r} is not computed from scores")
-    # Converted once, and each matrix in one block of memory, instead of tile by tile.
+    # Convert keys and values once, and make them contiguous, instead of doing it for each tile.
     scores, value = replace(scores, key=exact(scores.key).contiguous()), exact(value).contiguous()
     made = room(batch)
     here = threading.local()
     cores = torch.get_num_threads()
-    # The cores share the heads of a large map, and the operations of a small one.
+    # For a large map each core computes other heads; for a small one torch splits each operator among the cores.
     threads = cores if made.numel() >= LARGE else 1
     height, heads, items = _tile_sizes(scores, value.shape[1], threads, TILE * cores // threads)
 
     def one(where: tuple[slice, slice, Check]) -> None:
         part, chosen, check = where
-        if not hasattr(here, "work"):  # one tile after the other uses the same memory, which stays in the cache
+        if not hasattr(here, "work"):  # reused by all tiles of a thread, so that it stays in the cache
             here.work = torch.empty(items * heads * height * keys, dtype=exact(scores.query[:0]).dtype)
         with torch.no_grad():
             for start in range(0, queries, height):

@@ -1,4 +1,8 @@
-"""How the tokens of an attention lie: as the layer declares it, as the model declares it, or as a module around it states it."""
+"""Adds to a record where its tokens lie: windows, positions in the sequence, and the layout on an image.
+
+The layout comes from the layer itself, else from :func:`regard.maps.on_grid`, else from a module around the attention
+that states it.
+"""
 
 from typing import Any
 
@@ -17,15 +21,17 @@ class TokenLayouts:
     """Gives records their windows, positions and layouts.
 
     Attributes:
-        patches: the grid of patches of the latest image.
+        patches: the grid of patches into which the latest image was cut.
     """
 
     def __init__(self) -> None:
         self.patches: tuple[int, ...] | None = None
 
     def convolved(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[int, ...] | None:
-        """A two-dimensional convolution ran: the size of its kernel. If its windows do not overlap, it cuts an image into
-        patches, and its output has their grid."""
+        """A ``conv2d`` ran. Returns the size of its kernel.
+
+        If the stride is the size of the kernel, it cuts an image into patches: its output has their grid.
+        """
         weight = args[1] if len(args) > 1 else kwargs.get("weight")
         stride = args[3] if len(args) > 3 else kwargs.get("stride", 1)
         if not isinstance(weight, Tensor) or not isinstance(out, Tensor):
@@ -36,7 +42,7 @@ class TokenLayouts:
         return kernel
 
     def add(self, record: AttentionRecord, site: CallSite, around: list[nn.Module]) -> None:
-        """Add what is known to a record.
+        """Add windows, positions and layout to a record.
 
         Args:
             around: the module that attends and those that contain it, innermost first.
@@ -55,7 +61,7 @@ class TokenLayouts:
             at = (site.name, keys, self.patches)
             if at not in site.remembered:
                 stating = site.remembered.get((site.name, "stating"))
-                if stating is None:  # in a text none does, and each call of generate has other keys
+                if stating is None:  # in a language model none does, and each call of generate has more keys
                     stating = site.remembered[site.name, "stating"] = [x for x in around if states_layout(x)]
                 site.remembered[at] = inferred_layout(keys, stating, self.patches)
             record.layout = site.remembered[at]

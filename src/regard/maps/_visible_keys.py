@@ -1,14 +1,14 @@
-"""How many keys a query may see: what uniform attention would be, against which weights are colored."""
+"""How many keys a query may see. Views compare weights with 1 / this number, which uniform attention would give."""
 
 import torch
 from torch import Tensor
 
 
 def visible_keys(weights: Tensor, kind: str = "given") -> tuple[Tensor, Tensor | None]:
-    """How many keys each query may see, ``(queries,)``, and which, ``(queries, keys)``; None for all of them.
+    """How many keys each query may see, ``(queries,)``, and a mask of them, ``(queries, keys)``; None if it sees all.
 
-    Masks are not recorded, so they are read off zeros: an empty upper triangle is a causal mask, zeros that all heads
-    share are a mask, and a key that nobody looks at is padding. A Gaussian head underflows far away and has no mask.
+    Masks are not recorded, so they are inferred from zeros: an empty upper triangle is a causal mask, zeros that all heads share
+    are a mask, and a key without any weight is padding. A Gaussian head has no mask: its weights underflow far away.
 
     >>> visible_keys(torch.full((2, 3, 3), 1 / 3).tril())[0].tolist()
     [1, 2, 3]

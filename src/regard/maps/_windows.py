@@ -1,4 +1,4 @@
-"""Windowed attention (Swin, SAM, MaxViT, …): where each window's tokens lie on the image, so that maps can be put back."""
+"""Windowed attention (Swin, SAM, MaxViT, …): where the tokens of each window lie, to put maps back onto the image."""
 
 import math
 import re
@@ -14,12 +14,12 @@ from regard.maps._module_names import CallSite
 
 @dataclass(frozen=True)
 class Windows:
-    """How an image was cut into windows: it was padded to whole windows, rolled by ``shift``, and cut row by row.
+    """How an image was cut into windows: it was padded to whole windows, shifted cyclically, and cut row by row.
 
     Attributes:
-        grid, window, shift: in tokens, rows and columns.
-        rolled_first: whether it was rolled before it was padded (timm), not after (transformers, torchvision).
-        strided: whether the tokens of a window lie as far apart as fits, over the whole image (the grids of MaxViT).
+        grid, window, shift: the image, a window, and the cyclic shift, as rows and columns in tokens.
+        rolled_first: whether the image was shifted before it was padded (timm), not after (transformers, torchvision).
+        strided: whether the tokens of a window are spread evenly over the whole image (the grid attention of MaxViT).
 
     >>> Windows((2, 4), (2, 2), (0, 0)).index.tolist()
     [[0, 1, 4, 5], [2, 3, 6, 7]]
@@ -71,7 +71,7 @@ class Windows:
         return full[:, :, :tokens, :tokens]
 
     def merge(self, x: Float[Tensor, "batch_windows heads area width"]) -> Float[Tensor, "batch heads tokens width"]:
-        """Values of windows, put back onto the image."""
+        """Put vectors of windows back onto the image, without padding."""
         index = self.index.to(x.device)
         parts = x.unflatten(0, (-1, index.shape[0])).transpose(1, 2)
         full = x.new_zeros(*parts.shape[:2], self.grid[0] * self.grid[1], x.shape[-1])
@@ -81,20 +81,20 @@ class Windows:
     def cut(
         self, full: Float[Tensor, "batch heads tokens width"], like: Float[Tensor, "batch_windows heads area width"]
     ) -> Float[Tensor, "batch_windows heads area width"]:
-        """Values of the image, cut into windows; padding stays as in ``like``."""
+        """The inverse of :meth:`merge`: cut vectors of the image into windows. Padding is taken from ``like``."""
         index = self.index.to(full.device)
         parts = full[:, :, index.clamp_min(0)].transpose(1, 2).flatten(0, 1)
         present = (index >= 0).repeat(full.shape[0], 1)
         return torch.where(present[:, None, :, None], parts, like)
 
 
-# The method that cuts the windows, of timm's blocks that roll them.
+# timm's blocks with shifted windows, and the method of each that cuts the windows.
 _ROLLED = {
     "SwinTransformerBlock": "_attn",
     "SwinTransformerV2Block": "_attn",
     "SwinTransformerV2CrBlock": "_shifted_window_attn",
 }
-# Blocks that pad images at the end and cut them row by row: SAM, ViTDet and their kin, Hiera, DaViT, GCViT, Twins.
+# Blocks that pad images at the end and cut them row by row: SAM, ViTDet and relatives, Hiera, DaViT, GCViT, Twins.
 _CUT = re.compile(
     r"^(Sam|VitDet|GotOcr|Slanext|DeepseekOcr|UnlimitedOcr|PPFormulaNet)\w*Layer$|MultiScaleBlock$"
     r"|^(SpatialBlock|GlobalContextVitBlock|LocallyGroupedAttn)$"
@@ -103,7 +103,7 @@ _SIZES = ("window_size", "partition_size", "ws", "block_size")
 
 
 def windows_of(shape: tuple[int, ...], modules: list[nn.Module], site: CallSite) -> Windows | None:
-    """The windows of a known windowed layer around this attention; None if there is none or its size does not fit."""
+    """The windows of the windowed layer around this attention; None if no known one is, or if the sizes do not fit."""
     key = (site.name, "windows")
     if key not in site.remembered:
         site.remembered[key] = [module for module in modules if _may_cut(module)]
@@ -117,7 +117,7 @@ def windows_of(shape: tuple[int, ...], modules: list[nn.Module], site: CallSite)
 
 
 def _may_cut(module: nn.Module) -> bool:
-    """Whether :func:`_windows` knows the module's class. It is asked once for each module, not at each call."""
+    """Whether :func:`_windows` knows the module's class. The answer is cached for each module."""
     kind = type(module).__name__
     others = "Swin" in kind or "PartitionAttention" in kind or kind in ("ShiftedWindowAttention", "NestLevel")
     return kind in _ROLLED or others or _CUT.search(kind) is not None or _is_sam_block(module)
@@ -128,7 +128,7 @@ def _is_sam_block(module: nn.Module) -> bool:
 
 
 def _windows(module: nn.Module, site: CallSite) -> Windows | None:
-    """How a module cuts its image, if its class is known."""
+    """How a module cuts its image, from its attributes and local variables; None if its class is not known."""
     kind, strided = type(module).__name__, False
     shift: tuple[int, int] | None = (0, 0)
     rolled = _ROLLED.get(kind)
@@ -149,7 +149,7 @@ def _windows(module: nn.Module, site: CallSite) -> Windows | None:
         grid = (side * math.isqrt(blocks.shape[1]),) * 2 if isinstance(blocks, Tensor) and blocks.ndim == 4 else None
     elif _CUT.search(kind) or _is_sam_block(module):
         function = "_window_attn" if kind == "GlobalContextVitBlock" else "forward"
-        if not getattr(getattr(module, "attn", None), "use_global", False):  # GCViT: queries are of the whole image
+        if not getattr(getattr(module, "attn", None), "use_global", False):  # GCViT: queries from the whole image
             grid = _lengths(site, function, module, "H", "W") or _lengths(site, function, module, "height", "width")
     window = next((_pair(x) for name in _SIZES if (x := getattr(module, name, None)) is not None), None)
     if grid is None or window is None or shift is None or not all(isinstance(n, int) for n in grid) or min(window) < 1:
@@ -158,7 +158,7 @@ def _windows(module: nn.Module, site: CallSite) -> Windows | None:
 
 
 def _lengths(site: CallSite, function: str, module: nn.Module, *names: str) -> tuple[Any, ...] | None:
-    """Local variables of a method of the module; None if it has none of these names."""
+    """The values of these local variables of a running method of the module; None if one is missing."""
     found = tuple(site.local(function, name, module) for name in names)
     return None if None in found else found
 

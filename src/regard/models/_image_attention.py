@@ -35,7 +35,7 @@ class AttentionSettings:
             convolution.
         full_width: every head reads the whole token (:class:`GaussianAttention`'s ``full_width``); for attention by
             position alone and depthwise convolution.
-        init: where Gaussian heads start, ``"normal"`` or ``"grid"``.
+        init: where Gaussian heads start, ``"normal"`` or ``"grid"``; others have no place to start from.
         second_output: whether another linear layer follows the attention's own, as in the code of the 2020 paper.
 
     >>> from regard.models import AttentionSettings, ImageEncoder
@@ -67,6 +67,11 @@ class AttentionSettings:
             raise ValueError(f"head_dim is {self.head_dim}, but with full_width every head is as wide as the token")
         if self.head_dim is not None and not (gaussian or self.kind in ("signed", "content", "depthwise")):
             raise ValueError(f"head_dim is {self.head_dim}, but {self.kind!r} splits dim between its heads")
+        if self.init != "normal" and not (gaussian or self.kind in ("signed", "gated")):
+            raise ValueError(
+                f"init is {self.init!r}, which is for Gaussian heads ('gaussian…', 'signed', 'gated'), but attention is "
+                f"{self.kind!r}: with it init must be 'normal'"
+            )
 
     @classmethod
     def of(cls, given: Any) -> "AttentionSettings":

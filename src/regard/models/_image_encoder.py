@@ -22,6 +22,7 @@ from regard.support.checks import (
     check_positive,
     check_probability,
     check_sides,
+    static_sizes,
 )
 
 Images = Float[Tensor, "batch channels height width"]
@@ -143,7 +144,7 @@ class ImageEncoder(Pretrained):
         if images.shape[1] != self.channels:
             raise ValueError(f"images has shape {tuple(images.shape)}, but must have {self.channels} channels")
         check_dtype("images", images, self.embedding.weight)
-        grid = self.grid_for(tuple(images.shape[2:]))
+        grid = self.grid_for(static_sizes(images)[2:])
         x = self.embedding(space_to_depth(images, self.patch_size))
         if self.positions is not None:
             x = self.positions(x, grid=grid)

@@ -21,6 +21,7 @@ from regard.support.checks import (
     check_positive,
     check_sides,
     describe,
+    static_sizes,
 )
 
 Grid = tuple[int, int]
@@ -103,7 +104,7 @@ class AttentionPyramid(Pretrained):
         channels: channels of the images.
         widths: width of the tokens in each stage.
         depth: number of blocks in each stage. With three or more, the output of the first is added in the last.
-        heads: attention heads of each block, a square number.
+        heads: attention heads of each block, a square number; 9 where a convolution takes their place.
         stride: distance between the 2×2 patches in pixels. 1 makes one token for each pixel; with 2 the first stage
             does not pool.
         directions: how many directions of the whitened patches are kept (:class:`WhitenedPatches`); by default all.
@@ -138,6 +139,10 @@ class AttentionPyramid(Pretrained):
         check_count("num_classes", num_classes)
         check_depth("depth", depth)
         check_choice("mixing", mixing, MIXINGS)
+        if mixing == "convolution" and heads != 9:
+            raise ValueError(
+                f"heads is {describe(heads)}, but with mixing 'convolution' a 3×3 kernel takes the place of 9"
+            )
         if not isinstance(widths, list | tuple) or not widths:
             raise TypeError(f"widths must be a list of numbers, one for each stage, got {describe(widths)}")
         for width in widths:
@@ -185,7 +190,7 @@ class AttentionPyramid(Pretrained):
         """Tokens of the last stage, ``(batch, tokens, dim)``, row-major."""
         check_ndim("images", images, "batch channels height width")
         check_dtype("images", images, self.embedding.weight)
-        grids = self.grids_for(tuple(images.shape[2:]))
+        grids = self.grids_for(static_sizes(images)[2:])
         x = first = self.embedding(images)
         for number, block in enumerate(self.blocks):
             place = number % self.depth

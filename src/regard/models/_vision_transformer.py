@@ -27,6 +27,7 @@ from regard.support.checks import (
     check_flag,
     check_probability,
     check_sides,
+    static_sizes,
 )
 
 POOLS = ("class", "average", "attention")
@@ -157,7 +158,7 @@ class VisionTransformer(Pretrained):
     def forward_intermediates(self, images: Images) -> tuple[Tokens, list[Tokens]]:
         """The output of :meth:`forward_features`, and the tokens after every block, without the norm."""
         x = self.patches(images)
-        grid = self.patches.grid(images.shape[2], images.shape[3])
+        grid = self.patches.grid(*static_sizes(images)[2:])
         if self.positions is not None:
             x = self.positions(x, grid=grid)
         if self.registers is not None:

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.support.checks import check_ndim, check_positive
+from regard.support.checks import check_ndim, check_positive, static_sizes
 
 
 class WhitenedPatches(nn.Module):
@@ -79,7 +79,7 @@ class WhitenedPatches(nn.Module):
         check_ndim("images", images, "batch channels height width")
         if images.shape[1] != self.channels:
             raise ValueError(f"images has shape {tuple(images.shape)}, but must have {self.channels} channels")
-        height, width = images.shape[2:]
+        height, width = static_sizes(images)[2:]
         more = self.patch_size - self.stride
         padded = F.pad(images, (0, more, 0, more), mode="replicate") if more else images
         rows, columns = (range(0, size, self.stride) for size in (height, width))

@@ -92,15 +92,15 @@ def check_dtype(name: str, value: Tensor, parameter: Any) -> None:
     packed (``torch.ao.quantization`` makes ``weight`` a method) checks its input itself."""
     if not isinstance(parameter, Tensor):
         return
-    if value.dtype != parameter.dtype and not under_autocast(value):
+    if value.dtype != parameter.dtype and not (under_autocast(value) and under_autocast(parameter)):
         raise TypeError(f"{name} is {describe(value)}, but must be {parameter.dtype}: the layer's parameters are")
 
 
 def under_autocast(value: Tensor) -> bool:
-    """Whether autocast is on for the device of ``value``. The device ``meta`` has no autocast."""
+    """Whether autocast is on for ``value``. It leaves float64 as it is, and the device ``meta`` has none."""
     device = value.device.type
     # torch.compile before 2.12 cannot trace amp.is_autocast_available, so we name the one device that lacks autocast.
-    return device != "meta" and torch.is_autocast_enabled(device)
+    return device != "meta" and value.dtype is not torch.float64 and torch.is_autocast_enabled(device)
 
 
 def is_transformed() -> bool:

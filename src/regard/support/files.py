@@ -4,11 +4,13 @@ import errno
 import json
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from regard.support.checks import UnusableInputError
 from regard.support.text import format_size
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -19,6 +21,23 @@ class DiskFullError(OSError):
 
     def __str__(self) -> str:
         return str(self.strerror)  # the message already names the reason, so leave out the error number
+
+
+def check_writable(name: str, path: Path) -> None:
+    """Refuse a path that no file can be written to, before what is to be written there has taken its time.
+
+    >>> check_writable("--result", Path("."))
+    Traceback (most recent call last):
+    regard.support.checks.UnusableInputError: --result must be a file, but . is a folder
+    """
+    if path.is_dir():
+        raise UnusableInputError(f"{name} must be a file, but {path} is a folder")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise UnusableInputError(f"{name} {path} cannot be written: {error.strerror or error}") from error
 
 
 def write_synced(path: Path, content: bytes) -> None:

@@ -26,6 +26,8 @@ from regard.training._fabric import shut_down as shut_down
 from regard.training._fabric import start_fabric as start_fabric
 from regard.training._head_trajectory import HeadPositions as HeadPositions
 from regard.training._head_trajectory import HeadTrajectory as HeadTrajectory
+from regard.training._lengths import measure_lengths as measure_lengths
+from regard.training._lengths import sweep_lengths as sweep_lengths
 from regard.training._network_settings import AttentionPyramidSettings as AttentionPyramidSettings
 from regard.training._network_settings import ImageEncoderSettings as ImageEncoderSettings
 from regard.training._network_settings import NetworkSettings as NetworkSettings
@@ -52,7 +54,6 @@ from regard.training._results import SeedRuns as SeedRuns
 from regard.training._results import evaluate_run as evaluate_run
 from regard.training._results import measure_run as measure_run
 from regard.training._results import save_evaluation as save_evaluation
-from regard.training._results import sweep_lengths as sweep_lengths
 from regard.training._results import train_seeds as train_seeds
 from regard.training._results import write_result as write_result
 from regard.training._results import write_sweep as write_sweep

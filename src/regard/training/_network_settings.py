@@ -94,7 +94,7 @@ class ImageEncoderSettings(NetworkSettings):
     def small(self) -> "ImageEncoderSettings":
         width = None if self.head_dim is None else 4
         merge = (1,) if self.merge else ()
-        return dataclasses.replace(self, dim=2 * self.heads, depth=2, hidden=16, head_dim=width, merge=merge)
+        return dataclasses.replace(self, dim=2 * max(1, self.heads), depth=2, hidden=16, head_dim=width, merge=merge)
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class VisionTransformerSettings(NetworkSettings):
         return VisionTransformer(size, num_classes=len(task.class_names), channels=channels, **_fields(self))
 
     def small(self) -> "VisionTransformerSettings":
-        return dataclasses.replace(self, dim=4 * self.heads, depth=2, hidden=16)
+        return dataclasses.replace(self, dim=4 * max(1, self.heads), depth=2, hidden=16)
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ class TransformerSettings(NetworkSettings):
 
     def small(self) -> "TransformerSettings":
         depth = min(1, self.encoder_depth)
-        return dataclasses.replace(self, dim=2 * self.heads, hidden=16, encoder_depth=depth, decoder_depth=1)
+        return dataclasses.replace(self, dim=2 * max(1, self.heads), hidden=16, encoder_depth=depth, decoder_depth=1)
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,7 @@ class TextEncoderSettings(NetworkSettings):
         return TextEncoder(len(task.vocabulary), length=task.length + 1, **_fields(self))
 
     def small(self) -> "TextEncoderSettings":
-        return dataclasses.replace(self, dim=2 * self.heads, hidden=16, depth=1)
+        return dataclasses.replace(self, dim=2 * max(1, self.heads), hidden=16, depth=1)
 
 
 def _fields(settings: NetworkSettings) -> dict[str, Any]:

@@ -23,8 +23,6 @@ from regard.training._recipe import Recipe
 from regard.training._run import EVALUATION, Run, load_run
 from regard.training._train import train
 
-LENGTHS = (8, 12, 16, 20, 24, 32, 40, 56, 72)
-
 
 def evaluate_run(
     run: Run | str | PathLike[str], *, which: int | str = "last", accelerator: str = "auto", batch_size: int = 500
@@ -206,30 +204,6 @@ def write_result(runs: SeedRuns, path: str | PathLike[str], *, name: str | None 
         result["failed"] = runs.errors
     _write(path, result)
     return result
-
-
-def sweep_lengths(
-    runs: Sequence[str | PathLike[str]], lengths: Sequence[int] = LENGTHS, *, samples: int = 200
-) -> dict[str, dict[int, dict[str, float]]]:
-    """Metrics of the trained networks of these runs on test sentences of each length.
-
-    Args:
-        runs: folders of runs of a task with sentences, such as case conversion.
-        lengths: characters of a sentence.
-        samples: sentences of each length.
-
-    Returns the metrics by length, for the name of each run. :func:`regard.figures.length_sweep` draws them.
-    """
-    found: dict[str, dict[int, dict[str, float]]] = {}
-    for folder in runs:
-        run = load_run(folder)
-        if run.recipe.task.trained_lengths is None:
-            raise ValueError(
-                f"{folder} is a run of {run.recipe.name!r}, whose task has no sentences of different lengths"
-            )
-        name = run.recipe.name if run.recipe.name not in found else Path(folder).name
-        found[name] = run.recipe.task.by_length(run.network(), lengths, samples)
-    return found
 
 
 def write_sweep(results: Mapping[str, Mapping[int, Mapping[str, float]]], path: str | PathLike[str]) -> dict[str, Any]:

@@ -131,6 +131,8 @@ class Run:
             raise damage
         if which == "best":
             best = self.checkpoints.best()
+            if best is None:
+                say(f"{self.folder} has no checkpoint with a validation accuracy: the last one stands for the best")
             return self._load(steps[-1] if best is None else best)
         if which not in steps:
             raise ValueError(f"which must be 'last', 'best' or one of the steps {steps}, got {which!r}")

@@ -1,10 +1,21 @@
-"""One file for each way in which attention is computed.
+"""Sources: one file for each way in which attention is computed.
 
-A source is a function from a call to an :class:`regard.maps.AttentionRecord`, or to the reason why there is none. To
-support another function, write its source and register it here.
+A source is a function that turns a call into an :class:`regard.maps.AttentionRecord`, or returns the reason why it
+cannot. To support another attention function, write its source and register it here.
+
+- Functions and kernels: ``_sdpa.py``, ``_aten_kernels.py``, ``_flex.py``, ``_flash_attn.py``, ``_xformers.py``, and the
+  fused layers of torch in ``_torch_fast_path.py``. ``_function_call.py`` has what they share.
+- Attention written with a softmax and products: ``_handwritten.py``. It follows tensors from scores to the product with
+  values: ``_tensor_history.py`` keeps what each tensor is (``_tensor_origins.py``), ``_weighted_sums.py`` recognizes
+  the product, and ``_random_masks.py`` dropout. ``_mixtures.py`` sorts out softmaxes over experts or layers, which are
+  no attention.
+- Layers: ``_block_attention.py`` for BigBird, Longformer and others that never form a whole map; ``_own_layers.py`` for
+  layers that declare their attention.
 """
 
 from regard.maps.sources._aten_kernels import aten_kernel
+from regard.maps.sources._block_attention import BlockLayers as BlockLayers
+from regard.maps.sources._block_attention import block_layer as block_layer
 from regard.maps.sources._direct_kernels import run_usual as run_usual
 from regard.maps.sources._einsum import einsum_labels as einsum_labels
 from regard.maps.sources._einsum import read_einsum as read_einsum
@@ -30,13 +41,11 @@ from regard.maps.sources._tensor_facts import shares_memory as shares_memory
 from regard.maps.sources._tensor_origins import WeightedSum as WeightedSum
 from regard.maps.sources._torch_fast_path import attention_module as attention_module
 from regard.maps.sources._torch_fast_path import torch_fast_path
-from regard.maps.sources._torch_fast_path import without_question as without_question
-from regard.maps.sources._unit_values import BlockLayers as BlockLayers
-from regard.maps.sources._unit_values import block_layer as block_layer
+from regard.maps.sources._torch_fast_path import without_mode_dispatch as without_mode_dispatch
 from regard.maps.sources._weighted_sums import PRODUCTS as PRODUCTS
 from regard.maps.sources._xformers import xformers
 
-# Functions of torch, by name: a torch function mode sees their calls.
+# Sources of torch functions, by name. A torch function mode sees their calls.
 TORCH_FUNCTIONS: dict[str, Source] = {
     "scaled_dot_product_attention": sdpa,
     "_native_multi_head_attention": torch_fast_path,
@@ -44,7 +53,7 @@ TORCH_FUNCTIONS: dict[str, Source] = {
     **dict.fromkeys(KERNELS_WITH_LOGSUMEXP, aten_kernel),
 }
 
-# Python functions that no mode sees, as module:function. They are patched if their module is imported.
+# Sources of Python functions that no mode sees, by module:function. They are patched when their module is imported.
 PYTHON_FUNCTIONS: dict[str, Source] = {
     "torch.nn.attention.flex_attention:flex_attention": flex,
     "flash_attn.flash_attn_interface:flash_attn_func": flash_attn,

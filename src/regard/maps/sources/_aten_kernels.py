@@ -1,4 +1,4 @@
-"""Kernels of aten that a model calls by itself, for the logsumexp that they return with the output."""
+"""The source of aten kernels that a model calls directly, because they return the logsumexp with the output."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from regard.maps.sources._sdpa import sdpa
 
 
 def aten_kernel(call: FunctionCall) -> AttentionRecord:
-    """As ``scaled_dot_product_attention`` with the same arguments, which has these kernels inside."""
+    """The record of a direct call, made as for ``scaled_dot_product_attention``, which calls the same kernels."""
     overload = KERNELS_WITH_LOGSUMEXP[call.name]
     names = (argument.name for argument in overload._schema.arguments)
     given: dict[str, Any] = {**dict(zip(names, call.args, strict=False)), **call.kwargs}

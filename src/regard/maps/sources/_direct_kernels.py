@@ -1,8 +1,9 @@
-"""The kernel of ``scaled_dot_product_attention``, called by its own name in the usual case.
+"""Calls the kernel of ``scaled_dot_product_attention`` directly, to get its logsumexp.
 
-The function chooses a kernel and drops the logsumexp that it returns. To watch it from outside takes a dispatch mode,
-which costs more time on the host than the call itself. Here torch is asked for its choice, and the same kernel is called
-with the same arguments. Everything unusual is left to the witness.
+The function chooses a kernel and drops the logsumexp that the kernel returns. A dispatch mode could watch this from
+outside, but takes more time on the host than the call itself. So torch is asked for its choice, and the same kernel is
+called with the same arguments. Unusual calls (masks, dropout, other modes) are left to the mode
+:class:`regard.maps.sources._function_call.KernelWitness`.
 """
 
 from typing import Any, NamedTuple
@@ -21,14 +22,14 @@ _NAMES = {
     ("cuda", _EFFICIENT): "_scaled_dot_product_efficient_attention",
     ("cuda", _CUDNN): "_scaled_dot_product_cudnn_attention",
 }
-# Names and functions, by the device and by the choice.
+# The name and the function of a kernel, by the device and by torch's choice.
 _KERNELS = {key: (name, getattr(torch, name, None)) for key, name in _NAMES.items()}
 _NOTHING = (None, None)
 _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
 class KernelRun(NamedTuple):
-    """What ran inside a call: the kernel, and the logsumexp that it returned."""
+    """What ran inside a call: the name of the kernel, and the logsumexp that it returned."""
 
     kernel: str | None
     logsumexp: Tensor | None
@@ -57,11 +58,12 @@ def run_directly(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor,
 def run_usual(
     query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal: bool, shared: bool, device: str
 ) -> tuple[Tensor, str, Tensor | None] | None:
-    """The same for tensors of a form and dtypes for which it was the usual case before: the output, which kernel ran, and its
+    """As :func:`run_directly`, for tensors whose form and dtypes were checked before: the output, the kernel's name, and its
     logsumexp.
 
     Args:
-        device: the type of the device on which they are.
+        shared: the argument ``enable_gqa``: query heads share key heads.
+        device: the type of the tensors' device.
     """
     modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
     if modes or torch._C._are_functorch_transforms_active() or torch.is_autocast_enabled(device):
@@ -72,11 +74,12 @@ def run_usual(
 def _run(
     query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal: bool, shared: bool, device: str
 ) -> tuple[Tensor, str, Tensor | None] | None:
+    """Call the kernel that torch would choose; None if it has no logsumexp, or needs its inputs in another form."""
     choice = torch._fused_sdp_choice(query, key, value, None, 0.0, causal, scale=scale, enable_gqa=shared)
     name, kernel = _KERNELS.get((device, choice), _NOTHING)
     if name is None or kernel is None or (choice == _EFFICIENT and query.shape[1] != key.shape[1]):
         return None
-    # Two of them return the logsumexp only if they are asked for it. The output is the same.
+    # Two of the kernels return the logsumexp only on request (the argument True). The output is the same.
     if device == "cpu":
         out = kernel(query, key, value, 0.0, causal, scale=scale)
     elif choice == _CUDNN:
@@ -90,12 +93,12 @@ def _run(
 
 
 def _watched() -> bool:
-    """Whether somebody else's mode, which counts or changes operators, would see another call than the model's."""
+    """Whether another mode is active, which counts or changes calls: it must see the call that the model made."""
     return torch._C._len_torch_dispatch_stack() > 0 or torch._C._len_torch_function_stack() > 0
 
 
 def _usual(query: Tensor, key: Tensor, value: Tensor, shared: bool) -> bool:
-    """Four axes, one width that kernels need not pad, one dtype, and heads that need not be expanded."""
+    """Whether kernels take these tensors as they are: four axes, a width without padding, one dtype, matching heads."""
     of_query, of_key = query.shape, key.shape
     if len(of_query) != 4 or len(of_key) != 4 or of_key != value.shape or 0 in of_query or 0 in of_key:
         return False

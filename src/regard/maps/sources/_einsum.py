@@ -1,4 +1,4 @@
-"""How a call of ``einsum`` names the axes of its operands."""
+"""Reads calls of ``einsum``: the equation, and the letters of each operand's axes."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def read_einsum(args: tuple[Any, ...]) -> tuple[str, list[Any]]:
-    """The equation and the operands of a call, in any form that torch takes; no equation for other arguments.
+    """The equation and the operands of a call, in any form that torch accepts; an empty equation for other arguments.
 
     >>> import torch
     >>> read_einsum((torch.ones(2, 3), [0, 1], torch.ones(2), [0], [1]))[0]
@@ -30,7 +30,7 @@ def _letters(numbers: Any) -> str | None:
 
 
 def einsum_labels(equation: str, operands: list[Any]) -> tuple[list[str], str]:
-    """The letters of both operands and of the result, with the ellipsis replaced by letters; empty for other equations.
+    """The letters of two operands and of the result, with letters for an ellipsis; empty if there are not two operands.
 
     >>> import torch
     >>> einsum_labels("...d,...->...d", [torch.ones(2, 3, 4), torch.ones(2, 3)])
@@ -38,7 +38,7 @@ def einsum_labels(equation: str, operands: list[Any]) -> tuple[list[str], str]:
     """
     inputs, arrow, result = equation.replace(" ", "").partition("->")
     labels = inputs.split(",")
-    if not arrow:  # then the result has the letters that occur once, in alphabetical order
+    if not arrow:  # without an arrow, the result has the letters that occur once, in alphabetical order
         once = sorted(a for a in set(inputs) - {",", "."} if inputs.count(a) == 1)
         result = "..." * ("..." in inputs) + "".join(once)
     if len(labels) != 2 or len(operands) != 2 or not all(isinstance(x, Tensor) for x in operands):

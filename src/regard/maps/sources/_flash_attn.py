@@ -1,4 +1,4 @@
-"""The functions of ``flash_attn``: ``(batch, tokens, heads, width)``, or sequences one after the other (varlen)."""
+"""The source of ``flash_attn``: tensors are ``(batch, tokens, heads, width)``, or concatenated sequences (varlen)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ _NOT_SUPPORTED = ("qv", "q_descale", "k_descale", "v_descale", "block_table", "p
 
 
 def flash_attn(call: FunctionCall) -> AttentionRecord | str:
+    """The record of a call of ``flash_attn``; a reason if it has arguments that are not supported."""
     given = call.arguments()
     for extra in _NOT_SUPPORTED:
         if given.get(extra) is not None:
@@ -57,10 +58,12 @@ def flash_attn(call: FunctionCall) -> AttentionRecord | str:
 
 
 def flash_attn_with_cache(call: FunctionCall) -> str:
+    """The reason why calls with a cache are not recorded."""
     return f"{call.name} is not supported: it changes the cache of its keys itself"
 
 
 def _unpacked(given: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, which some functions take packed into one tensor."""
     if "qkv" in given:
         query, key, value = given["qkv"].unbind(-3)
     elif "kv" in given:
@@ -72,11 +75,11 @@ def _unpacked(given: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class _Sequences:
-    """How the tokens of a batch are stored.
+    """How the tokens of a batch are stored: as ``(batch, tokens, …)``, or as concatenated sequences of any lengths.
 
     Attributes:
-        lengths: of the sequences; one length if all are equal.
-        present: ``(sequences, longest)``, which tokens exist, for sequences one after the other; else None.
+        lengths: the lengths of the sequences; a single one if all are equal.
+        present: for concatenated sequences ``(sequences, longest)``, False for padding; else None.
     """
 
     lengths: Tensor
@@ -98,5 +101,6 @@ class _Sequences:
         return x.transpose(1, 2)
 
     def restore(self, new: Tensor) -> Tensor:
+        """The inverse of :meth:`heads_first`."""
         new = new.transpose(1, 2)
         return new if self.present is None else new[self.present]

@@ -1,4 +1,4 @@
-"""``torch.nn.attention.flex_attention``: its functions of scores and masks are called on whole index tensors."""
+"""The source of ``flex_attention``: its ``score_mod`` and ``mask_mod`` are called with whole tensors of indices."""
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from regard.maps.sources._function_call import FunctionCall, kernel_record
 
 
 def flex(call: FunctionCall) -> AttentionRecord:
+    """The record of a call of ``flex_attention``."""
     given = call.arguments()
     query, key, value, block_mask = (given[k] for k in ("query", "key", "value", "block_mask"))
     score_mod = given["score_mod"]
@@ -37,4 +38,5 @@ def flex(call: FunctionCall) -> AttentionRecord:
 
 
 def _per_batch(x: Tensor, query: Tensor) -> Tensor:
+    """Keys or values, which may be shared by the whole batch, for each sample."""
     return x if x.shape[0] == query.shape[0] else x.expand(query.shape[0], *x.shape[1:])

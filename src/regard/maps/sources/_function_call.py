@@ -1,4 +1,7 @@
-"""What a source is given, and what it returns."""
+"""``FunctionCall``: what a source is given. ``kernel_record``: the record that most sources return.
+
+Also :class:`KernelWitness`, which sees the kernel that runs inside of ``scaled_dot_product_attention``.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -17,6 +20,7 @@ from regard.maps.sources._direct_kernels import KernelRun, run_directly
 
 
 def _overload(name: str) -> Any:
+    """The aten operator of this name; None if this version of torch does not have it."""
     return getattr(getattr(torch.ops.aten, name, None), "default", None)
 
 
@@ -33,22 +37,23 @@ KERNELS_WITH_LOGSUMEXP: dict[str, Any] = {
     if (overload := _overload(name)) is not None
 }
 _WITH_LOGSUMEXP = set(KERNELS_WITH_LOGSUMEXP.values())
-# Those of them that leave the logsumexp out unless their fifth argument asks for it. The output is the same.
+# Kernels that return the logsumexp only if their fifth argument is True. The output is the same.
 _ON_REQUEST = {
     KERNELS_WITH_LOGSUMEXP.get(f"_scaled_dot_product_{name}_attention") for name in ("efficient", "cudnn")
 } - {None}
+# Operators that show that no fused kernel ran.
 _WITHOUT = {_overload("_scaled_dot_product_attention_math_for_mps"), _overload("_safe_softmax"), _overload("_softmax")}
 _WHOLE = _overload("scaled_dot_product_attention")
 
 
 class KernelWitness(TorchDispatchMode):
-    """Sees which kernel runs inside one call, and the logsumexp that it returns."""
+    """A dispatch mode that sees which kernel runs inside a call, and the logsumexp that it returns."""
 
     supports_higher_order_operators = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Otherwise torch imports its compiler for every mode, which takes seconds. Compiled code runs as Python here.
+        # Otherwise torch imports its compiler for the mode, which takes seconds. Compiled code runs as Python here anyway.
         return False
 
     def __init__(self) -> None:
@@ -60,7 +65,7 @@ class KernelWitness(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is _WHOLE:  # in inference mode the call arrives here in one piece
+        if func is _WHOLE:  # in inference mode the call is not decomposed before it arrives here
             with self:
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
@@ -93,8 +98,8 @@ class FunctionCall:
     Attributes:
         site: where the model called it.
         function: the function itself, which a source may call again.
-        args, kwargs, output: of the call.
-        witness: what ran inside the call, for functions of torch.
+        args, kwargs, output: the arguments and the output of the call.
+        witness: which kernel ran inside the call, for functions of torch.
     """
 
     site: CallSite
@@ -109,13 +114,13 @@ class FunctionCall:
         return str(self.function.__name__)
 
     def arguments(self) -> dict[str, Any]:
-        """All arguments by the function's own names, which change less from version to version than their order."""
+        """All arguments by name. Names change less between versions than the order of arguments."""
         bound = inspect.signature(self.function).bind(*self.args, **self.kwargs)
         bound.apply_defaults()
         return dict(bound.arguments)
 
 
-# A source turns a call into a record, or into the reason why it cannot.
+# A source turns a call into a record, or returns the reason why it cannot.
 Source = Callable[[FunctionCall], AttentionRecord | str]
 
 
@@ -139,8 +144,8 @@ def kernel_record(
         restore: turns ``(batch, heads, queries, width)`` into the kernel's own layout.
         logsumexp: as the kernel returned it; not compared if it has another layout.
         clean: the output without dropout, if ``output`` contains dropout.
-        kernel: the name of what ran, by default the function's.
-        axes: what the axes are; by default it is known that they are as here.
+        kernel: the name of the kernel, by default that of the function.
+        axes: what the axes are; by default they are known to be batch, heads, queries and keys.
     """
     matching = isinstance(logsumexp, Tensor) and logsumexp.shape == scores.shape[:3]
     return AttentionRecord(

@@ -1,6 +1,6 @@
-"""Attention whose queries have keys and values of their own (deformable, neighborhood and other gathered attention).
+"""Gathered attention: each query has its own keys and values (deformable, neighborhood and other attention).
 
-Such a layer computes one attention with a single query for each query.
+Such a layer computes a separate attention with a single query for each query. Here these become the rows of one map.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ from regard.maps._record import AttentionRecord
 
 
 def gathered(record: AttentionRecord, queries: int) -> AttentionRecord:
-    """The record ``(batch, heads, queries, keys)`` of one that has ``(batch · queries, heads, 1, keys)``."""
+    """A record of shape ``(batch, heads, queries, keys)`` from one of shape ``(batch · queries, heads, 1, keys)``."""
     inner = record.running
     _, count, _, keys = record.shape
 

@@ -1,4 +1,9 @@
-"""Attention that a model writes out: weights and a product. The map is what enters the product."""
+"""Attention that a model writes out with a softmax and products.
+
+:class:`HandwrittenAttention` runs the torch functions that such attention may consist of, and follows their tensors.
+When it recognizes the product with values, :func:`handwritten` makes the record. The map is the tensor that enters this
+product.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +38,7 @@ DROPOUTS = frozenset(
 
 @dataclass(frozen=True)
 class LinearAttention:
-    """softmax(Q)·(softmax(K)ᵀ V): the second product shows that the first one, recorded as ``name``, was no attention."""
+    """softmax(Q)·(softmax(K)ᵀ V) was found. Its first product, which was recorded as ``name``, is no attention."""
 
     name: str
     shape: tuple[int, int]
@@ -45,12 +50,13 @@ class LinearAttention:
 class HandwrittenAttention:
     """Follows tensors from scores to the product with values.
 
-    Each handler runs a function of torch, and returns its output and the attention that the function completes, if any.
+    Each handler runs a torch function, and returns its output and the attention that the function completes, if any.
 
     Args:
-        running: returns the name of the module that runs.
+        running: returns the name of the module that is running.
 
     Attributes:
+        history: what is known of each tensor.
         handlers: by the name of the function.
     """
 
@@ -81,6 +87,7 @@ class HandwrittenAttention:
         return out, found
 
     def _softmax(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
+        """Run a softmax. If keys were masked at random, also compute it without that mask: this is the map."""
         out = func(*args, **kwargs)
         place = 4 if func.__name__ == "gumbel_softmax" else 1
         axis = args[place] if len(args) > place else kwargs.get("dim", kwargs.get("axis"))
@@ -93,6 +100,7 @@ class HandwrittenAttention:
         return out, None
 
     def _dropout(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
+        """Run dropout, and note what entered it: this is the map."""
         before, rate, training, inplace = _dropout_arguments(func, args, kwargs)
         origin = self.history.get(before)
         if origin is None or not training or rate == 0:
@@ -105,7 +113,7 @@ class HandwrittenAttention:
         return out, None
 
     def gives_logsumexp(self, function: str, args: Args) -> bool:
-        """Whether a function is the logsumexp of scores, or the last step of one: the logarithm of a sum of exponentials."""
+        """Whether a function computes the logsumexp of scores, or its last step: the logarithm of the sum of exponentials."""
         origin = self.history.get(args[0]) if args and function == "logsumexp" else None
         return (origin is not None and origin.kind == "scores") or (function in _LOGARITHMS and args[0] in self._totals)
 
@@ -115,7 +123,7 @@ class HandwrittenAttention:
         return out, None
 
     def _in_place(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
-        """Some weights are set: by a random mask, which is dropout written out, or by another one."""
+        """Run a function that sets some elements in place: by a random mask, which is dropout, or by another mask."""
         masks = (*args[1:], *kwargs.values())
         random = self.history.random.among(masks) and self.history.get(args[0]) is not None
         before = args[0].detach().clone() if random else None
@@ -127,12 +135,13 @@ class HandwrittenAttention:
         return out, None
 
     def _random(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
+        """Run a function that draws random numbers."""
         out = func(*args, **kwargs)
         self.history.random.add(out, args[:1] if func.__name__ == "bernoulli" else args[1:2])
         return out, None
 
     def before(self, name: str, args: Args) -> Args:
-        """The arguments of a sum, with a copy of scores to which a random mask is about to be added in place."""
+        """The arguments of a sum, before it runs. If it adds a random mask to scores in place, with a copy of the scores."""
         origin = self.history.get(args[0]) if name in _SUMS_IN_PLACE and self.history.random.among(args[1:]) else None
         if origin is None:
             return args
@@ -145,6 +154,7 @@ class HandwrittenAttention:
         return (args[3] if len(args) > 3 else kwargs.get("attn_mask")) in self.history.random
 
     def _product(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | LinearAttention | None]:
+        """Run a matrix product: of weights and values, or of queries and keys, whose result may be scores."""
         self.history.touch(args)
         linear = self.history.linear_attention(args) if self.history else None
         found = product(self.history, func.__name__, args, kwargs) if self.history and linear is None else None
@@ -160,6 +170,7 @@ class HandwrittenAttention:
         return out, None if linear is None else LinearAttention(linear[0], linear[1:])
 
     def _scaled(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:
+        """Run an elementwise product or division: dropout by a mask, or the normalization of weights or of their output."""
         if self.history and func.__name__ in MULTIPLICATIONS:
             self.history.may_drop(args)
         inplace = func.__name__ in ("mul_", "__imul__", "multiply_") and self.history.random.among(args)
@@ -173,6 +184,7 @@ class HandwrittenAttention:
         return out, found
 
     def _sum(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:
+        """Run a sum: of weights times values, or of the exponentials of scores."""
         self.history.touch(args)
         found = sum_of_terms(self.history, args, kwargs) if self.history else None
         origin, out = self.history.get(args[0]) if args else None, func(*args, **kwargs)
@@ -182,9 +194,9 @@ class HandwrittenAttention:
 
 
 def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRecord | str:
-    """The record of weights and a product."""
+    """The record of a product of weights and values; a reason if it is linear attention, which has no map."""
     rows_of_values = found.arrange(out)
-    # Heads that share values are sometimes folded into the queries for the product: the map has the shape before.
+    # Heads that share values may be folded into the queries for the product. The map has the shape from before.
     shape = found.shape if len(found.shape) == 4 else tuple(found.weights.shape)
     width = rows_of_values.shape[-1]
     in_model = _expanded(found.value, shape, rows_of_values)
@@ -203,11 +215,11 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
         return exact(weights[:, chosen][:, :, rows]).clone(), None
 
     def compare(built: Tensor, rows: Selection, chosen: Selection) -> Tensor:
-        """With dropout: its result must be the map, scaled up, and must give the output."""
+        """The error with dropout: the dropped weights must be the map, scaled up, and must give the output."""
         used = exact(dropped[:, chosen][:, :, rows])  # type: ignore[index]
         error = product_error(used, value, output, rows, chosen)
         kept = used * found.origin.mask.kept
-        if found.origin.mask.hidden:  # the others have their weights
+        if found.origin.mask.hidden:  # the other keys share the weights of masked ones
             shares = torch.where(used == 0, used, built).sum(-1, keepdim=True)
             built = built * torch.where(shares == 0, shares, kept.sum(-1, keepdim=True) / shares)
         left = torch.where(used == 0, used, kept - built).abs()
@@ -242,19 +254,19 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
 
 
 def _expanded(value: Tensor, shape: tuple[int, ...], rows_of_values: Tensor) -> Tensor:
-    """The values with the leading axes of the output, from those that the product expanded."""
+    """The values with the leading axes of the output, along which the product broadcast them."""
     if value.ndim > 4:
         heads = rows_of_values.shape[-3] if value.shape[-3] == 1 else value.shape[-3]
         return value.expand(*rows_of_values.shape[:-3], heads, *value.shape[-2:])
     if value.ndim == 3 and len(shape) == 4 and value.shape[0] % max(1, shape[0]) == 0:
-        return value.unflatten(0, (shape[0], -1))  # batch and heads were folded into one axis
+        return value.unflatten(0, (shape[0], -1))  # samples and heads were folded into one axis
     if value.ndim < rows_of_values.ndim:
         return value.expand(*rows_of_values.shape[:-2], *value.shape[-2:])
     return value
 
 
 def _dropout_arguments(func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, float, bool, bool]:
-    """Input, rate, whether it is on, and whether it works in place, of any of torch's dropout functions."""
+    """Input, rate, whether it is on, and whether it works in place, for any of torch's dropout functions."""
     given: dict[str, Any] = dict(zip(("input", "p", "training", "inplace"), args, strict=False))
     given.update({"training" if key == "train" else key: value for key, value in kwargs.items()})
     inplace = bool(given.get("inplace", False)) or func.__name__.endswith("_")

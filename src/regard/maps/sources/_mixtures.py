@@ -1,9 +1,9 @@
-"""Softmaxes that weigh no tokens: mixtures of streams, experts, layers or codes.
+"""Recognizes mixtures: softmaxes whose weights are not over tokens, but over streams, experts, layers or codes.
 
-A softmax that was not taken of queries and keys is a mixture, not attention, if what it weighs are no tokens: vectors that each
-token has for itself (the residual streams of hyper-connections, the outputs of experts, those of several layers), or vectors
-that all samples share (codes, prototypes, kernels). Only the name of a module can say otherwise: deformable attention, and that
-of outlooks, weighs samples of the image for each token.
+A softmax of something else than queries times keys is a mixture, not attention, if what it averages are not tokens.
+These are vectors that each token has for itself (residual streams of hyper-connections, outputs of experts or of
+several layers), or vectors that all samples share (codes, prototypes, kernels). A module that is named attention is an
+exception: deformable and outlook attention average samples of the image for each token.
 """
 
 import math
@@ -20,7 +20,7 @@ _NOTE = "a softmax weighs {} vectors that {}, and no tokens: this is a mixture, 
 
 
 def mixture(site: CallSite, found: WeightedSum) -> str | None:
-    """A note that this sum is a mixture, if it is one."""
+    """A note for the reader that this weighted sum is a mixture; None if it is attention."""
     weights, value = found.weights, found.value
     if found.origin.scored:
         return None
@@ -30,7 +30,7 @@ def mixture(site: CallSite, found: WeightedSum) -> str | None:
     told = ("mixture", id(site.module), keys)
     if told not in site.remembered and not _is_own(site, weights, value):
         return None
-    site.remembered[told] = True  # with a single token later it looks like an average over a sequence
+    site.remembered[told] = True  # remembered: a later call with one token looks like an average over a sequence
     return _NOTE.format(keys, "each token has for itself (streams, experts, layers)")
 
 
@@ -42,7 +42,7 @@ def _is_shared(weights: Tensor, value: Tensor) -> bool:
 
 
 def _is_own(site: CallSite, weights: Tensor, value: Tensor) -> bool:
-    """Whether each token has values of its own: they have as many leading entries as a module around has tokens."""
+    """Whether each token has its own values: there are as many sets of values as a module around has tokens."""
     rows, keys = weights.shape[-2:]
     lead = value.shape[:-2]
     count = math.prod(lead)
@@ -50,14 +50,14 @@ def _is_own(site: CallSite, weights: Tensor, value: Tensor) -> bool:
     if rows not in (1, keys) or repeated or math.prod(weights.shape[:-2]) not in (1, count):
         return False
     for tokens, length, streams in _tokens_around(site, value.shape[-1]):
-        single = length == 1 or (rows > 1 and keys == length)  # this may be a batch, or heads, as well
+        single = length == 1 or (rows > 1 and keys == length)  # then these may be samples or heads as well
         if count == tokens and (streams == keys or not single):
             return not _repeats(value, length)
     return False
 
 
 def _tokens_around(site: CallSite, width: int) -> Iterator[tuple[int, int, int | None]]:
-    """The numbers of tokens of the modules that run, the lengths of their sequences, and how many streams a token has."""
+    """For each running module: the number of its input tokens, the length of its sequences, and the streams of a token."""
     for x in inputs_around(site):
         if x.ndim == 2 and not x.is_floating_point():
             yield x.numel(), x.shape[1], None
@@ -68,7 +68,7 @@ def _tokens_around(site: CallSite, width: int) -> Iterator[tuple[int, int, int |
 
 
 def _repeats(value: Tensor, length: int) -> bool:
-    """Whether all tokens of a sequence have the same values: then they are shared, only repeated in memory."""
+    """Whether all tokens of a sequence have the same values, which are then shared, and only copied for each token."""
     with torch.no_grad(), torch._C.DisableTorchFunction():
         each = value.detach().reshape(-1, length, *value.shape[-2:])
         return length > 1 and bool((each == each[:, :1]).all())

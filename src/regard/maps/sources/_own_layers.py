@@ -1,4 +1,4 @@
-"""Layers that declare their attention with :func:`regard.maps.observe`: regard's own and those of users."""
+"""The source of layers that declare their attention with :func:`regard.maps.observe`: regard's own and those of users."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,8 @@ def own_layer(
     query_grid: tuple[int, ...] | None,
     clean: Callable[[], Tensor] | None = None,
 ) -> AttentionRecord:
-    """The record of what a layer declared. The map is built once, when its weights are first needed."""
+    """The record of what a layer declared, with the arguments of :func:`regard.maps.observe`. Its weights are computed once, when
+    they are first needed."""
     heads, single = canonical(output), output.ndim == 3
     value = None if value is None else canonical(value)
     made: list[Tensor] = []

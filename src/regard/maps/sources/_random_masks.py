@@ -1,4 +1,8 @@
-"""Dropout that a model writes out, as a random mask of its weights, or of its scores (then keys are hidden at random)."""
+"""Recognizes dropout that a model writes out as a random mask of its weights or of its scores.
+
+A map never contains dropout. So where weights were multiplied by a random mask, the weights before it are the map;
+where scores were masked at random, the map is the softmax without this mask.
+"""
 
 import weakref
 from typing import Any
@@ -16,21 +20,22 @@ LIKE_DROPOUT = (
     "made them"
 )
 _MASKS = MULTIPLICATIONS | {"masked_fill", "where"}
-_FAR = 1e3  # so much lower, a score has no weight
+_FAR = 1e3  # a score that is lower by this much has no weight
 
 
 class RandomTensors:
-    """The tensors that are alive and for which random numbers were drawn.
+    """The living tensors that depend on random numbers.
 
     Attributes:
-        known: by the tensor's id.
-        alone: ids of those that depend on nothing else, besides constants; some may be gone.
+        known: weak references to these tensors, by id.
+        alone: ids of those that depend on random numbers and constants only; some may have been freed.
+        some: whether there ever were any.
     """
 
     def __init__(self) -> None:
         self.known: dict[int, weakref.ref[Tensor]] = {}
         self.alone: set[int] = set()
-        self.some = False  # whether there ever were any
+        self.some = False
 
     def __bool__(self) -> bool:
         return bool(self.known)
@@ -40,7 +45,7 @@ class RandomTensors:
         return entry is not None and entry() is x
 
     def add(self, x: Any, others: tuple[Any, ...] = ()) -> None:
-        """``x`` is random. It was computed from these others."""
+        """``x`` depends on random numbers. ``others``: the tensors from which it was computed."""
         if isinstance(x, Tensor) and x.ndim >= 2:
             self.some = True
             tensors = [y for y in others if isinstance(y, Tensor) and not self.is_alone(y)]
@@ -53,7 +58,7 @@ class RandomTensors:
         return x in self and id(x) in self.alone
 
     def among(self, args: tuple[Any, ...]) -> bool:
-        """Whether one of the arguments is random."""
+        """Whether one of the arguments depends on random numbers."""
         return bool(self.known) and any(x in self for x in args)
 
     def clear(self) -> None:
@@ -62,7 +67,7 @@ class RandomTensors:
 
 
 def is_constant(x: Tensor) -> bool:
-    """Whether all numbers are the same.
+    """Whether all elements are equal.
 
     >>> is_constant(torch.zeros(2, 3)), is_constant(torch.eye(2))
     (True, False)
@@ -74,7 +79,7 @@ def is_constant(x: Tensor) -> bool:
 
 
 def hides(entered: Tensor, out: Tensor) -> bool:
-    """Whether ``out`` has the scores that entered, some of them so much lower that they have no weight.
+    """Whether ``out`` is ``entered`` with some scores masked, which means so much lower that they have no weight.
 
     >>> hides(torch.zeros(1, 2), torch.tensor([[0.0, -torch.inf]])), hides(torch.zeros(1, 2), torch.ones(1, 2))
     (True, False)
@@ -87,7 +92,7 @@ def hides(entered: Tensor, out: Tensor) -> bool:
 
 
 def is_like_dropout(x: Any) -> bool:
-    """Whether a factor has zeros, and one number above 1 everywhere else.
+    """Whether a factor looks like the mask of dropout: zeros, and one number above 1 everywhere else.
 
     >>> is_like_dropout(torch.tensor([[0.0, 1.25], [1.25, 1.25]])), is_like_dropout(torch.eye(2))
     (True, False)
@@ -100,12 +105,12 @@ def is_like_dropout(x: Any) -> bool:
 
 
 def undone(entered: Tensor, out: Tensor, normalized: bool) -> tuple[Tensor, float] | None:
-    """The weights that entered a random mask, and the factor that takes those which it kept back to them.
+    """The weights before dropout, and the factor by which the kept weights in ``out`` must be multiplied to give them.
 
-    None if ``out`` is not ``entered`` with zeros, up to one factor.
+    None if ``out`` is not ``entered`` with some zeros, times one factor.
 
     Args:
-        normalized: whether rows sum to one at most. If they sum to more, they were divided by the probability beforehand.
+        normalized: whether weights sum to at most one. If rows of ``entered`` sum to more, they were scaled up before the mask.
 
     >>> entered, factor = undone(torch.tensor([[0.5, 0.5]]), torch.tensor([[0.0, 0.625]]), True)
     >>> entered, factor
@@ -125,16 +130,16 @@ def undone(entered: Tensor, out: Tensor, normalized: bool) -> tuple[Tensor, floa
 
 
 def after_mask(name: str, kind: str, origin: TensorOrigin, before: Tensor, out: Tensor) -> TensorOrigin:
-    """The origin of ``out``, with what the function tells of dropout. ``kind`` is that of ``before``."""
+    """The origin of ``out``, with what this function shows about dropout. ``kind``: the kind of ``before``."""
     if origin.kind != "weights":
         return origin
     return _zeros_set(name, origin, before, out) if kind == "weights" else _renormalized(origin, out)
 
 
 def _zeros_set(name: str, origin: TensorOrigin, before: Tensor, out: Tensor) -> TensorOrigin:
-    """Weights some of which are set to zero, by a mask that nobody has seen being drawn.
+    """The origin of weights if some of them were set to zero by a mask that is not known to be random.
 
-    It is dropout if the others are scaled up, then or before.
+    It is dropout if the other weights are scaled up: already, or by a later function (see :func:`scaled_up`).
     """
     if origin.mask.before is not None:
         origin = origin.dropped(origin.source, before=None)
@@ -152,7 +157,7 @@ def _zeros_set(name: str, origin: TensorOrigin, before: Tensor, out: Tensor) -> 
 
 
 def scaled_up(name: str, origin: TensorOrigin, factor: Any) -> TensorOrigin:
-    """Weights some of which were set to zero are scaled up: by whatever mask, this is dropout."""
+    """The origin of weights that are scaled up after some were set to zero. This is dropout, whatever made the mask."""
     before = origin.mask.before
     number = None if before is None or name not in MULTIPLICATIONS | DIVISIONS else number_of(factor)
     if number is None:
@@ -164,7 +169,7 @@ def scaled_up(name: str, origin: TensorOrigin, factor: Any) -> TensorOrigin:
 
 
 def _renormalized(origin: TensorOrigin, out: Tensor) -> TensorOrigin:
-    """Exponentials of which some were dropped are divided by the sum of the others: keys were hidden at random."""
+    """The origin of exponentials that were dropped and then divided by the sum of the others: keys were masked at random."""
     if origin.source is None or not sums_to_one(out, -1) or sums_to_one(origin.source, -1):
         return origin
     with torch.no_grad(), torch._C.DisableTorchFunction():

@@ -1,7 +1,7 @@
-"""``torch.nn.functional.scaled_dot_product_attention``.
+"""The source of ``torch.nn.functional.scaled_dot_product_attention``.
 
-The map is recomputed from the arguments of the kernel, and compared with its output, and with its logsumexp if it
-returns one.
+The map is computed from the arguments of the call. It is compared with the kernel's output, and with its logsumexp if
+it returns one.
 """
 
 from typing import Any
@@ -21,6 +21,7 @@ _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  #
 
 
 def sdpa(call: FunctionCall) -> AttentionRecord:
+    """The record of a call of ``scaled_dot_product_attention``."""
     given: dict[str, Any] = {**dict(zip(_ARGUMENTS, call.args, strict=False)), **call.kwargs}
     query, key, value, mask, out = given["query"], given["key"], given["value"], given.get("attn_mask"), call.output
     scale = query.shape[-1] ** -0.5 if given.get("scale") is None else float(given["scale"])
@@ -30,14 +31,14 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
     reading = _reading(call, query, key, value)
     flat = reading.without_queries
     query, key, value, output = (flat.arrange(x) for x in (query, key, value, out))
-    if mask is not None and hasattr(mask, "_materialize"):  # a mask of torch.nn.attention.bias, which is only described
+    if mask is not None and hasattr(mask, "_materialize"):  # a mask of torch.nn.attention.bias, which holds no tensor
         mask = mask._materialize(query.device)
     if mask is not None and mask.ndim != 2:
         mask = _with_axes(mask, out, flat)
     keep = mask if mask is not None and mask.dtype is torch.bool else None
     clean = None
     if given.get("dropout_p", 0.0) > 0:
-        # The output contains random zeros. The same call without them draws no random numbers.
+        # The output contains dropout, so run the call again without it. That draws no random numbers.
         with torch.no_grad(), torch._C.DisableTorchFunction():
             clean = flat.arrange(call.function(**{**given, "dropout_p": 0.0}))
     band = Band(right=0) if given.get("is_causal") else None
@@ -49,7 +50,7 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
         value,
         output,
         restore=lambda new: flat.undo(new, tuple(out.shape)),
-        logsumexp=arranged(logsumexp, output) if out.ndim < 5 else None,  # further axes are in another order
+        logsumexp=arranged(logsumexp, output) if out.ndim < 5 else None,  # with more axes its order is another one
         clean=clean,
         kernel=(call.witness.kernel if call.witness is not None else None) or "math",
         axes=reading.axes,
@@ -62,8 +63,10 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
 
 
 def _reading(call: FunctionCall, query: Tensor, key: Tensor, value: Tensor) -> AxisReading:
-    """What the axes are. A call of the same module with tensors of the same form, and with an input of the same form, has the
-    same axes; a single query has them however many keys there are."""
+    """What the axes are. The answer is remembered by the module, and by the form of the tensors and of the module's input.
+
+    With a single query, as in generation, the number of keys does not matter.
+    """
     site, out = call.site, call.output
     of_key, of_value = key.stride(), value.stride()
     like: tuple[Any, ...]
@@ -89,14 +92,14 @@ def _reading(call: FunctionCall, query: Tensor, key: Tensor, value: Tensor) -> A
 
 
 def _with_axes(mask: Tensor, out: Tensor, reading: AxisReading) -> Tensor:
-    """The mask in the axes of the map, where it may have size 1."""
+    """The mask with the axes of the map; axes may have size 1."""
     if reading.is_plain:
         return mask[(None,) * (4 - mask.ndim)]
     return reading.arrange(mask.expand(*out.shape[:-2], *mask.shape[-2:]))
 
 
 def arranged(logsumexp: Tensor | None, output: Tensor) -> Tensor | None:
-    """``(batch, heads, queries)``: some kernels pad the queries, others add an axis of size 1."""
+    """The logsumexp as ``(batch, heads, queries)``: some kernels pad the queries, others add an axis of size 1."""
     if logsumexp is None or logsumexp.shape == output.shape[:3]:
         return logsumexp
     if logsumexp.ndim == 3 and logsumexp.shape[2] > output.shape[2]:

@@ -1,4 +1,4 @@
-"""What can be read off the tensors of a model: whether rows sum to one, whether memory is shared, what is learned."""
+"""Facts about single tensors: whether rows sum to one, whether two share memory, whether one is a parameter."""
 
 from typing import Any
 
@@ -14,18 +14,18 @@ DIVISIONS = frozenset(
 
 
 def tensors_of(args: tuple[Any, ...]) -> list[Tensor]:
-    """The tensors among the arguments of a product, or in the list that einsum is given."""
+    """The tensors among the arguments of a product, or in the list of operands of einsum."""
     given = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args
     return [x for x in given if isinstance(x, Tensor)]
 
 
 def is_learned(x: Tensor) -> bool:
-    """Whether x is a parameter, a view of one, or a matrix that is the same for all samples."""
+    """Whether x is a parameter, a view of one, or has no batch axis, so that all samples share it."""
     return x.ndim < 3 or isinstance(x, nn.Parameter) or isinstance(x._base, nn.Parameter)
 
 
 def is_outer(args: tuple[Any, ...]) -> bool:
-    """Whether a product of these tensors is one of columns and rows: it sums over nothing.
+    """Whether a product of these tensors is an outer product: it sums over an axis of size 1.
 
     >>> is_outer((torch.zeros(2, 3, 1), torch.zeros(2, 1, 4))), is_outer((torch.zeros(2, 3, 2), torch.zeros(2, 2, 4)))
     (True, False)
@@ -36,7 +36,7 @@ def is_outer(args: tuple[Any, ...]) -> bool:
 
 
 def shares_memory(x: Tensor, y: Tensor) -> bool:
-    """Also False for tensors without memory of their own (sparse ones, those inside vmap)."""
+    """Whether two tensors share memory. False for tensors without a storage (sparse ones, and inside of vmap)."""
     try:
         return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):
@@ -44,12 +44,12 @@ def shares_memory(x: Tensor, y: Tensor) -> bool:
 
 
 def is_whole_view(x: Any, whole: Tensor) -> bool:
-    """Whether x has the same numbers in the same memory."""
+    """Whether x is a view of all elements of ``whole``."""
     return isinstance(x, Tensor) and x.numel() == whole.numel() and shares_memory(x, whole)
 
 
 def sums_to_one(x: Tensor, axis: int) -> bool:
-    """Whether x is normalized along an axis. Sums may be zero, if there is no key to attend to.
+    """Whether x sums to one along an axis. Some sums may be zero, if there is no key to attend to.
 
     >>> sums_to_one(torch.tensor([[0.3, 0.7], [0.0, 0.0]]), -1)
     True
@@ -62,11 +62,12 @@ def sums_to_one(x: Tensor, axis: int) -> bool:
 
 
 def is_normalized(x: Tensor) -> bool:
+    """Whether rows or columns sum to one."""
     return any(sums_to_one(x, axis) for axis in (-1, -2))
 
 
 def by_rows(name: str, other: Any, out: Tensor) -> bool:
-    """Whether each row (or each column) was divided by, or multiplied with, one number."""
+    """Whether each row (or each column) was divided by, or multiplied with, its own number."""
     if name == "normalize":
         return True
     if name not in DIVISIONS | MULTIPLICATIONS or not isinstance(other, Tensor) or other.ndim != out.ndim:
@@ -75,7 +76,7 @@ def by_rows(name: str, other: Any, out: Tensor) -> bool:
 
 
 def number_of(x: Any) -> float | None:
-    """A factor that is one number, or None."""
+    """A factor as a number, if it is a single one and not zero; else None."""
     if isinstance(x, Tensor) and x.numel() == 1 and not why_unreadable(x.reshape(1, 1)):
         return float(x) or None
     return float(x) or None if isinstance(x, int | float) and not isinstance(x, bool) else None

@@ -1,10 +1,10 @@
-"""Where tensors come from, on their way from scores to the product with values.
+"""Follows tensors from scores to the product with values, in attention that a model writes out.
 
-Results of softmax are followed through everything that keeps them a map (casts, masks, reshapes, dropout) until a product
-uses them. What enters the product is the map; if there is dropout before it, the map is what entered dropout.
+The result of a softmax is followed through everything that leaves it a map (casts, masks, reshapes, dropout), until a
+product uses it. What enters the product is the map; with dropout, the map is what entered dropout.
 
-Scores can become weights without a softmax. Scores divided by their sum are recognized by their rows, which sum to one;
-exponentials whose rows are divided by anything (softmax plus one) and sigmoids of scores are weights as well.
+Scores can also become weights without a softmax. Scores divided by their sum are recognized because their rows sum to
+one. Exponentials whose rows are divided by anything (softmax plus one) and sigmoids of scores are weights as well.
 """
 
 import math
@@ -51,24 +51,26 @@ RANDOM = frozenset(
     {"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_", "randint", "randint_like", "randn", "randn_like"}
     | {"normal", "normal_", "random_"}
 )
-_TURNS = frozenset({"cos", "sin"})  # of angles, which rotary positions compute by a product
+_TURNS = frozenset({"cos", "sin"})  # rotary positions compute angles by a product, which looks like scores
 _CASTS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
-_SAME = _CASTS | {"__get__"}  # no use of a tensor yet
-_MASKED = ("weights", "exponentials", "scores")
-# Their further arguments lend a dtype or a shape, and nothing else.
+_SAME = _CASTS | {"__get__"}  # functions that do not count as a use of a tensor
+_MASKED = ("weights", "exponentials", "scores")  # kinds of tensors that a model may mask
+# Functions whose further arguments only give a dtype or a shape.
 _ALIKE = _CASTS | {"view_as", "reshape_as", "expand_as"}
 
 
 class TensorHistory:
-    """The origins of the tensors that are alive.
+    """What is known of each living tensor that is followed.
 
     Args:
-        running: returns the name of the module that runs.
+        running: returns the name of the module that is running.
 
     Attributes:
-        origins: by the tensor's id.
-        also: a tensor of which views have the same origin, however they were made.
-        followed: whether any tensor ever had an origin, besides outer products.
+        origins: weak references to the tensors, and their origins, by id.
+        random: tensors that depend on random numbers.
+        uses: softmaxes and other results after which a product with values is expected.
+        also: a tensor whose views have its origin, even if no function was seen that made them.
+        followed: whether any tensor ever had an origin, except outer products.
     """
 
     def __init__(self, running: Callable[[], str | None]) -> None:
@@ -83,6 +85,7 @@ class TensorHistory:
         return bool(self.origins)
 
     def get(self, x: Any) -> TensorOrigin | None:
+        """The origin of a tensor; None if it is not followed."""
         entry = self.origins.get(id(x))
         if entry is not None and entry[0]() is x:
             return entry[1]
@@ -107,7 +110,7 @@ class TensorHistory:
         self.uses.clear()
 
     def touch(self, args: tuple[Any, ...]) -> None:
-        """These tensors, or those in a list, were used for anything."""
+        """Note that these arguments, or tensors in lists among them, were used."""
         for x in args if self.uses else ():
             for given in x if isinstance(x, list | tuple) else (x,):
                 origin = self.get(given)
@@ -115,7 +118,7 @@ class TensorHistory:
                     origin.use.touched = True
 
     def random_mask(self, args: tuple[Any, ...], before: Tensor | None, out: Any) -> bool:
-        """Whether this operation drops weights by a random mask, which is dropout written out. Then note it.
+        """Whether this operation applies a random mask to weights or scores, which is dropout written out. Then note it.
 
         Args:
             before: a copy of the weights, if the operation changes them in place.
@@ -139,8 +142,14 @@ class TensorHistory:
         return True
 
     def hide(self, origin: TensorOrigin, entered: Tensor, out: Tensor, alone: bool) -> bool:
-        """Whether some scores were hidden by a mask that is random, and nothing else. Then the map is without it; if the
-        mask is not random alone, or nothing is hidden (noise), the map is said to have it."""
+        """Whether scores were masked by a purely random mask. Then the map is without it.
+
+        If the mask also depends on other things, or is noise that masks nothing, it stays in the map, and a note says so.
+
+        Args:
+            entered, out: the scores before and after the mask.
+            alone: whether the mask depends on nothing but random numbers.
+        """
         hidden = hides(entered, out)
         if hidden and alone:
             self.set(out, origin.dropped(origin.before_dropout(entered), hidden=True))
@@ -150,10 +159,11 @@ class TensorHistory:
         return False
 
     def softmax(self, function: str, scores: Any, weights: Any, axis: Any = None, source: Tensor | None = None) -> None:
-        """
+        """Note a softmax: its result is weights.
+
         Args:
-            axis: that over which it was taken; None if that is not known.
-            source: what it is without keys that were hidden at random.
+            axis: the axis of the softmax; None if it is not known.
+            source: the softmax without a random mask of its scores, if there was one.
         """
         if not isinstance(weights, Tensor) or weights.ndim < 2:
             return
@@ -166,13 +176,13 @@ class TensorHistory:
             self.set(weights, TensorOrigin("logarithms", scored, shape, **about))
         else:
             by_keys = not isinstance(axis, int) or axis in (-1, len(shape) - 1)
-            # Over classes it gives probabilities, which most models return.
+            # A softmax over classes gives probabilities, which most models return: expect no product.
             classes = before is not None and before.form == "classes" and by_keys
             use = None if classes else self._expect(scored, shape, by_keys)
             self.set(weights, TensorOrigin("weights", scored, shape, use=use, **about))
 
     def _expect(self, scored: bool, shape: tuple[int, ...], by_keys: bool = True) -> ExpectedUse | None:
-        """Expect a product if there were scores, or as many axes as only attention has, of which the last sums to one."""
+        """Expect a product with values: after a softmax of scores, or over the last of four axes or more, as in attention."""
         where = self._running() if scored or (len(shape) >= 4 and by_keys) else None
         if where is None:
             return None
@@ -180,13 +190,13 @@ class TensorHistory:
         return self.uses[-1]
 
     def dropout(self, origin: TensorOrigin, before: Tensor, after: Any, rate: float) -> None:
-        """``before`` is what entered, or a copy of it if dropout works in place."""
+        """Note dropout. ``before``: what entered it, or a copy if dropout works in place."""
         if isinstance(after, Tensor):
             kept = origin.mask.kept * (1 - rate)
             self.set(after, origin.dropped(origin.before_dropout(before), kept=kept))
 
     def scores(self, args: tuple[Any, ...], out: Any, numerator: WeightedSum | None = None) -> None:
-        """A product that completes no attention may be scores, unless one factor is a layer's parameter."""
+        """Note a product that completes no attention: it may be scores, unless one factor is a parameter."""
         if not isinstance(out, Tensor) or out.ndim < 3 or any(isinstance(x, nn.Parameter) for x in args):
             return
         learned = any(map(is_learned, tensors_of(args)))
@@ -203,8 +213,8 @@ class TensorHistory:
         self.set(out, origin)
 
     def average(self, out: Any, found: WeightedSum, name: str) -> None:
-        """Weights whose softmax was not taken of a product were multiplied with values. In linear attention these are
-        the features of the keys, and the features of the queries come next."""
+        """Note the output of weights whose softmax was not taken of a product. It may be the first half of linear attention,
+        softmax(K)ᵀ V, which is multiplied with the queries next."""
         if not isinstance(out, Tensor):
             return
         self.forget(out)
@@ -213,19 +223,19 @@ class TensorHistory:
             self.set(out, TensorOrigin("averages", False, tuple(out.shape), average=(name, queries, keys)))
 
     def linear_attention(self, args: tuple[Any, ...]) -> tuple[str, int, int] | None:
-        """For softmax(q) · (softmax(k)ᵀ v), or q · (softmax(k)ᵀ v): the ``average`` of its origin; else None."""
+        """The ``average`` of the origin of softmax(k)ᵀ v, if this product multiplies it with softmax(q) or q; else None."""
         operands = tensors_of(args)
         for weights, value in (operands, operands[::-1]) if len(operands) == 2 else ():
             origin, other = self.get(weights), self.get(value)
             if other is None or other.average is None:
                 continue
-            if origin is None:  # features as they are, as in lambda layers
+            if origin is None:  # queries without a softmax, as in lambda layers
                 if not is_learned(weights) and weights.shape[-2:] == other.average[:0:-1]:
                     return other.average
                 continue
             if origin.kind != "weights" or origin.scored:
                 continue
-            # Pooling of pooled tokens looks the same, but has fewer queries each time.
+            # Pooling tokens that were pooled before looks the same, but has fewer queries each time.
             _, features, keys = other.average
             queries = weights.numel() // max(1, features * math.prod(weights.shape[:-2]))
             if queries == keys or queries > features:
@@ -237,7 +247,7 @@ class TensorHistory:
     def follow(
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     ) -> None:
-        """Note the origin of ``out`` if it still represents the scores or weights in ``args``."""
+        """Note the origin of ``out`` if it still represents the scores or weights among ``args``."""
         if name not in _SAME:
             self.touch(args)
         if name in _SPLITS and isinstance(out, tuple | list):
@@ -246,7 +256,7 @@ class TensorHistory:
             self._copied(args[0], args[-1])
         elif isinstance(out, Tensor) and out.ndim >= 2 and not (name in _JOINS and self._joined(args, kwargs, out)):
             if name.endswith("_like") or name.startswith("new_"):
-                return  # the others only lend a shape and a dtype
+                return  # only the shape and the dtype come from the arguments
             masked = self.random.among(args) and self.random_mask(args, None, out)
             if not masked and out.is_floating_point():
                 self._follow(name, func, args, kwargs, out)
@@ -254,6 +264,7 @@ class TensorHistory:
     def _follow(
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor
     ) -> None:
+        """As :meth:`follow`, for a single result."""
         for index, x in enumerate(args[: 1 if name in _ALIKE else 3]):
             if name in _JOINS and isinstance(x, list | tuple):
                 x = next((part for part in x if self.get(part) is not None), None)
@@ -276,11 +287,11 @@ class TensorHistory:
             self.set(out, after_mask(name, before.kind, origin, x, out))
             for other in map(self.get, args):
                 if other is not None and other.use is not None and other.use is not origin.use:
-                    other.use.done = True  # two maps became one, which continues with the first one's name
+                    other.use.done = True  # two maps became one, which goes on under the name of the first
             return
 
     def may_drop(self, args: tuple[Any, ...]) -> None:
-        """Weights are about to be multiplied. If the other factor looks like dropout's, it is taken for random."""
+        """Weights are about to be multiplied. If the other factor looks like the mask of dropout, take it for random."""
         for x, other in (args[:2], args[1::-1]) if len(args) >= 2 else ():
             origin = self.get(x)
             if origin is not None and origin.kind == "weights" and other not in self.random and is_like_dropout(other):
@@ -288,19 +299,19 @@ class TensorHistory:
                 self.random.add(other)
 
     def _split(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], parts: Any) -> None:
-        """Parts of weights are weights; not of those that were dropped, which are followed by the same function."""
+        """Note that parts of weights are weights. Not after dropout: what entered it would have to be split, too."""
         origin = self.get(args[0]) if args else None
         for part in parts if origin is not None and origin.source is None else ():
             self._follow("split", func, args, kwargs, part)
 
     def _copied(self, target: Any, given: Any) -> None:
-        """Weights were written into another tensor, all of it."""
+        """Note weights that were written into all of another tensor."""
         origin = self.get(given)
         if origin is not None and isinstance(target, Tensor) and target.shape == given.shape:
             self.set(target, origin)
 
     def _joined(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> bool:
-        """Whether weights of several heads, samples or rows were put together. Then note it."""
+        """Whether weights of several heads, samples or rows were concatenated. Then note it."""
         parts: Any = args[0] if args else kwargs.get("tensors")
         origins = [self.get(part) for part in parts] if isinstance(parts, list | tuple) else []
         known = [
@@ -315,13 +326,13 @@ class TensorHistory:
         return True
 
     def _becomes_weights(self, name: str, origin: TensorOrigin, other: Any, out: Tensor) -> TensorOrigin:
-        """The origin of weights, if this operation made weights of scores or exponentials; else ``origin``.
+        """The origin of weights, if this operation turned scores or exponentials into weights; else ``origin``.
 
         Args:
             other: the other factor, or the divisor.
         """
         if name in _SIGMOIDS and origin.kind == "scores" and not origin.learned:
-            # Sigmoids of scores are often not attention (masks of objects, for example): expect no product.
+            # Sigmoids of scores are often no attention (masks of objects, for example), so no product is expected.
             return replace(origin, kind="weights", form="sigmoid", use=None)
         if name in _EXPONENTIALS and origin.kind in ("scores", "logarithms"):
             origin = replace(origin, kind="exponentials", form="softmax", use=None)
@@ -336,8 +347,8 @@ class TensorHistory:
         return replace(origin, kind="weights", form=form, use=self._expect(origin.scored, tuple(out.shape)))
 
     def _terms(self, origin: TensorOrigin, weights: Tensor, args: tuple[Any, ...], out: Tensor) -> bool:
-        """Whether these are weights times values, expanded along the width, which become attention if they are summed
-        over the keys. Then note their origin."""
+        """Whether this is an elementwise product of values and weights that are expanded along the width. Then note it: the
+        sum over the keys will complete an attention."""
         value = next((y for y in args[:2] if isinstance(y, Tensor) and y is not weights), None)
         if value is None or isinstance(value, nn.Parameter) or value.ndim != out.ndim or weights.ndim != out.ndim:
             return False
@@ -351,8 +362,8 @@ class TensorHistory:
 def _follow_source(
     name: str, origin: TensorOrigin, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], index: int
 ) -> TensorOrigin | None:
-    """The origin with the operation also applied to what entered dropout; None if that does not work: then this is no map
-    any more."""
+    """The origin after the same operation was applied to what entered dropout; None if that fails: then this is no longer a
+    map."""
     factor = number_of(args[1 - index]) if index < 2 <= len(args) else None
     if origin.mask.written and factor is not None and name in MULTIPLICATIONS | DIVISIONS:
         kept = origin.mask.kept
@@ -361,7 +372,7 @@ def _follow_source(
         with torch.no_grad(), torch._C.DisableTorchFunction():
             source = origin.source
             if source is not None and name.endswith("_"):
-                source = source.clone()  # it may be the model's own
+                source = source.clone()  # it may be a tensor of the model
             return replace(origin, source=func(*args[:index], source, *args[index + 1 :], **kwargs))
     except (RuntimeError, TypeError):
         return None

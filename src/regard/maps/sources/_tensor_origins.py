@@ -1,4 +1,4 @@
-"""What is known of a tensor on its way from scores to the product with values."""
+"""What is known of a tensor on the way from scores to the product with values (see ``_tensor_history.py``)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,11 +9,14 @@ from torch import Tensor
 
 @dataclass
 class ExpectedUse:
-    """Something that is attention only if another operation follows. If none follows, this is reported.
+    """A result, such as a softmax, that is attention only if a certain operation follows. If none does, this is reported.
 
     Attributes:
-        done: whether it followed.
-        touched: whether anything followed.
+        name: the module in which it was computed.
+        shape: the shape of the weights.
+        done: whether the operation followed.
+        touched: whether the result was used at all.
+        reason: what is reported.
     """
 
     name: str
@@ -25,14 +28,14 @@ class ExpectedUse:
 
 @dataclass(frozen=True)
 class RandomMask:
-    """What is known of dropout on the way to some weights.
+    """What is known of dropout that was applied to some weights.
 
     Attributes:
-        kept: the factor that undoes what dropout multiplies the weights with that it keeps.
-        written: whether dropout was written out as a random mask, which is scaled by itself.
-        hidden: whether it hides keys before weights are normalized.
-        before: the weights before some were set to zero, which is dropout if the others are scaled up next.
-        note: what should be said of the map.
+        kept: the factor that turns the weights which dropout kept, and scaled up, back into the weights before.
+        written: whether dropout was written out as a random mask, whose scaling may be a separate operation.
+        hidden: whether it masked scores, so that the softmax normalized the other weights.
+        before: the weights before some were set to zero. This is dropout if the others are scaled up next.
+        note: what a reader of the map should know.
     """
 
     kept: float = 1.0
@@ -47,21 +50,21 @@ class TensorOrigin:
     """Where a tensor comes from.
 
     Attributes:
-        kind: "scores" (a product, not normalized yet), "exponentials" (of scores, or of a softmax's logarithm),
-            "logarithms" (of a softmax), "weights" (a softmax was taken), "terms" (weights times values, to be summed)
-            or "averages" (weights times values, if the softmax was not taken of a product).
-        scored: for weights, whether the softmax was taken of a product.
+        kind: "scores" (a product that is not normalized yet), "exponentials" (of scores, or of a log-softmax),
+            "logarithms" (a log-softmax), "weights" (normalized scores), "terms" (weights times values, not summed yet) or
+            "averages" (the sum of weights times values, if the softmax was not taken of a product).
+        scored: for weights, whether the softmax was taken of a product, as of queries and keys.
         shape: the shape before reshapes.
-        source: what entered dropout, with the operations since then; None without dropout.
+        source: what entered dropout, with all later operations applied to it; None without dropout.
         mask: what is known of dropout.
-        use: the product that must follow.
+        use: the expected product with values.
         factors: for terms, the weights and the values.
         form: what made the weights: "softmax", "sigmoid", or "normalized" (another function, divided by its sum); for
-            scores "outer" if they are a product of columns and rows, which rarely is attention, and "classes" if their
-            last axis counts vectors that are learned or the same for all samples.
-        learned: for scores, whether one factor is learned or the same for all samples.
-        numerator: for scores, the product that is attention if its rows are divided by the sums of their weights.
-        average: for averages, the name under which it was recorded, and the number of its queries and keys.
+            scores "outer" if they are an outer product, which rarely is attention, and "classes" if their last axis counts
+            vectors that are learned or shared by all samples.
+        learned: for scores, whether one factor is learned or shared by all samples.
+        numerator: for scores, the product that becomes attention if its rows are divided by the sums of their weights.
+        average: for averages, the name under which they were recorded, and the numbers of queries and keys.
     """
 
     kind: str
@@ -77,11 +80,11 @@ class TensorOrigin:
     average: tuple[str, int, int] | None = None
 
     def dropped(self, source: Tensor | None, **about: Any) -> "TensorOrigin":
-        """This origin after dropout, of which this became known (see :class:`RandomMask`)."""
+        """This origin after dropout. ``about``: changed attributes of :class:`RandomMask`."""
         return replace(self, source=source, mask=replace(self.mask, **about))
 
     def before_dropout(self, x: Tensor) -> Tensor:
-        """x, or what entered dropout."""
+        """What entered dropout; ``x`` without dropout."""
         return x if self.source is None else self.source
 
     def weighted_sum(
@@ -94,7 +97,7 @@ class TensorOrigin:
         restore: Callable[[Tensor], Tensor],
         shape: tuple[int, ...] | None = None,
     ) -> "WeightedSum":
-        """The sum of ``value`` with the weights ``x``, which ``as_map`` turns into ``(…, queries, keys)``."""
+        """The weighted sum of ``value`` with the weights ``x``. ``as_map`` turns weights into ``(…, queries, keys)``."""
         weights, dropped = as_map(self.before_dropout(x)), None if self.source is None else as_map(x)
         return WeightedSum(weights, dropped, value, shape or tuple(weights.shape), self, arrange, restore)
 
@@ -104,11 +107,11 @@ class WeightedSum:
     """weights @ value as the model computed it, in the layout ``(…, queries, keys) @ (…, keys, width)``.
 
     Attributes:
-        weights: what entered dropout, if there is dropout.
+        weights: the weights, before dropout.
         dropped: the weights after dropout; None without dropout.
-        value: what they are multiplied with.
+        value: the values.
         shape: the shape of the weights before reshapes.
-        origin: of the weights.
+        origin: the origin of the weights.
         arrange: turns the model's result into ``(…, queries, width)``.
         restore: the inverse of ``arrange``.
     """

@@ -1,8 +1,8 @@
-"""The fast path of ``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer``: one operator for the projections, the
-attention and, in the encoder, the whole layer.
+"""The source of the fast path of ``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer``.
 
-The operator does not return the output of the attention. So the map is recomputed from the layer's input and weights,
-the rest of the layer is computed on top of it, and the result is compared with the layer's output.
+On this path one operator computes the projections, the attention and, in the encoder, the whole layer. It does not
+return the output of the attention. So the map is computed from the layer's input and weights, then the rest of the
+layer from the map, and the result is compared with the layer's output.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ class _Layer:
     Attributes:
         source: ``(batch, tokens, width)``.
         heads: the number of heads.
-        projections: weight and bias of the projection to queries, keys and values, and of that of the merged heads.
-        mask, mask_type: which keys are hidden; type 1 is a mask of keys, others are of queries and keys.
+        projections: weight and bias of the projection to queries, keys and values, and of the output projection.
+        mask, mask_type: the mask; type 1 is ``(batch, keys)``, other types also have an axis of queries.
         encoder: the layer around the attention; None for the attention alone.
     """
 
@@ -38,18 +38,18 @@ class _Layer:
     encoder: "_EncoderLayer | None" = None
 
     def projected(self, source: Tensor) -> Tensor:
-        """Queries, keys and values."""
+        """Queries, keys and values, in one tensor."""
         first = self.encoder is not None and self.encoder.norm_first
         return F.linear(self.encoder.norm(source, 0) if first else source, *self.projections[:2])  # type: ignore[union-attr]
 
     def output(self, rows: Tensor, attended: Tensor) -> Tensor:
-        """The operator's output from the merged heads ``attended``, given its input at the same rows."""
+        """The operator's output for some rows, from its input at these rows and the merged heads ``attended``."""
         out = F.linear(attended, *self.projections[2:])
         return out if self.encoder is None else self.encoder(rows, out)
 
     @classmethod
     def of(cls, operator: str, args: tuple[Any, ...]) -> "_Layer | str":
-        """The arguments of either operator, which torch passes by position."""
+        """The arguments of one of the two operators, which torch passes by position; a reason if they are not supported."""
         if operator == "_transformer_encoder_layer_fwd":
             source, _, heads, *projections, gelu, norm_first, eps = args[:10]
             mask, mask_type = (*args[18:], None, None)[:2]
@@ -88,7 +88,7 @@ class _EncoderLayer:
 
 
 def attention_module(module: nn.Module, args: tuple[Any, ...]) -> nn.Module | None:
-    """The part of the module whose weights are among the operator's arguments."""
+    """The submodule whose weights are among the operator's arguments."""
     for part in module.modules():
         weight = getattr(part, "in_proj_weight", None)
         if weight is not None and any(weight is x for x in args):
@@ -97,19 +97,21 @@ def attention_module(module: nn.Module, args: tuple[Any, ...]) -> nn.Module | No
 
 
 def torch_fast_path(call: FunctionCall) -> AttentionRecord | str:
+    """The record of a call of one of the two operators."""
     layer = _Layer.of(call.name, call.args)
     if isinstance(layer, str):
         return layer
-    # In this order: leaving inference mode turns gradients on.
+    # no_grad comes second, because leaving inference mode turns gradients on.
     with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunction():
         return _record(call, layer, call.output[0] if isinstance(call.output, tuple) else call.output)
 
 
 def _record(call: FunctionCall, layer: _Layer, out: Tensor) -> AttentionRecord:
+    """The record, whose check computes the rest of the layer from the map."""
     source, lengths = _padded(layer.source)
     output = _padded(out)[0]
     batch, tokens = source.shape[:2]
-    # In the operator's own dtypes, so that projections are rounded as the operator rounds them.
+    # Computed in the dtype of the operator, to round as it does.
     projected = layer.projected(source)
     query, key, value = exact(projected).unflatten(-1, (3, layer.heads, -1)).permute(2, 0, 3, 1, 4)
     device = source.device.type
@@ -122,8 +124,9 @@ def _record(call: FunctionCall, layer: _Layer, out: Tensor) -> AttentionRecord:
     scores = AttentionScores(query, key, query.shape[-1] ** -0.5, keep)
 
     def compare(weights: Tensor, rows: Selection, heads: Selection) -> Tensor:
+        """max |the layer computed from these weights − its output|."""
         whole = weights
-        if weights.shape[1] != layer.heads:  # the projection mixes the heads, so the comparison needs all of them
+        if weights.shape[1] != layer.heads:  # the output projection mixes the heads, so all are needed
             whole, _ = scores(rows, slice(None))
             whole[:, heads] = weights
         attended = (whole @ value).transpose(1, 2).flatten(2).to(projected.dtype)
@@ -147,13 +150,14 @@ def _record(call: FunctionCall, layer: _Layer, out: Tensor) -> AttentionRecord:
 
 
 def _padded(x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """A nested tensor, padded with zeros, and the lengths of its sequences; other tensors unchanged."""
     if not x.is_nested:
         return x, None
     return x.to_padded_tensor(0.0), x._nested_tensor_size()[:, 0].to(x.device)
 
 
 def _keep(layer: _Layer, batch: int, tokens: int) -> Tensor | None:
-    """In the operator's mask every number except zero hides a key."""
+    """The operator's mask as ``keep`` (True = attend). In the mask, zero means attend."""
     if layer.mask is None:
         return None
     keep = ~layer.mask.bool()
@@ -162,8 +166,8 @@ def _keep(layer: _Layer, batch: int, tokens: int) -> Tensor | None:
     return keep if keep.ndim == 4 else keep.reshape(-1, 1, tokens, tokens)
 
 
-def without_question(func: FunctionType) -> FunctionType:
-    """The same function of ``torch.nn.functional``, to which no mode seems to be active: it passes itself to none."""
+def without_mode_dispatch(func: FunctionType) -> FunctionType:
+    """A copy of a function of ``torch.nn.functional`` that does not hand itself to the active mode: it sees none."""
     scope = {**vars(F), "has_torch_function": lambda relevant: False}
     inner = FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
     inner.__kwdefaults__ = func.__kwdefaults__

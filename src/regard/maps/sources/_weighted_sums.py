@@ -1,4 +1,4 @@
-"""Operations that may complete an attention written by hand: products, sums of terms, and divisions after a product."""
+"""Recognizes the operation that completes an attention written by hand: a product with values, a sum, or a division."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,8 +19,10 @@ PRODUCTS = frozenset(
 
 
 def product(history: TensorHistory, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WeightedSum | None:
-    """The weighted sum that this product computes, if it does. It is attention if the origin's kind is "weights"; that of
-    scores or exponentials needs a division."""
+    """The weighted sum that a matrix product computes; None if no factor is followed.
+
+    It is attention if the kind of its origin is "weights". With scores or exponentials, a division must follow.
+    """
     if name == "einsum":
         return _einsum(history, args)
     operands = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
@@ -39,13 +41,13 @@ def product(history: TensorHistory, name: str, args: tuple[Any, ...], kwargs: di
     origin = _attends(history, right, left)
     if origin is None:
         return None
-    # (values)ᵀ times (weights)ᵀ
+    # The model multiplies the other way round: valuesᵀ @ weightsᵀ.
     shape = (*origin.shape[:-2], origin.shape[-1], origin.shape[-2])
     return origin.weighted_sum(right, left.mT, _transpose, arrange=_transpose, restore=_transpose, shape=shape)
 
 
 def _added(history: TensorHistory, operands: list[Tensor], kwargs: dict[str, Any]) -> WeightedSum | None:
-    """β · added + α · (weights @ value), from which the product is recovered."""
+    """The weighted sum of ``baddbmm``, β · added + α · (weights @ value), from which the product is recovered."""
     alpha, beta = float(kwargs.get("alpha", 1)), float(kwargs.get("beta", 1))
     if len(operands) != 3 or not alpha:
         return None
@@ -64,7 +66,7 @@ def _added(history: TensorHistory, operands: list[Tensor], kwargs: dict[str, Any
 
 
 def _as_einsum(operands: list[Tensor], dims: Any) -> str:
-    """The equation of a call of ``tensordot``."""
+    """A call of ``tensordot`` as an equation of einsum."""
     left, right = operands
     dims = dims.tolist() if isinstance(dims, Tensor) else dims
     of_left, of_right = (range(-dims, 0), range(dims)) if isinstance(dims, int) else dims
@@ -77,22 +79,23 @@ def _as_einsum(operands: list[Tensor], dims: Any) -> str:
 
 
 def _attends(history: TensorHistory, weights: Tensor, value: Tensor) -> TensorOrigin | None:
-    """The origin of the weights, if they may be weights and the values may be values."""
+    """The origin of ``weights``, if these may be weights and ``value`` may be values; else None."""
     origin = history.get(weights)
     if origin is None or isinstance(value, nn.Parameter):
         return None
     other = history.get(value)
     if origin.kind == "weights" and origin.form == "softmax":
-        # softmax(q) · (kᵀ v), linear attention, has features where a map has keys.
+        # Linear attention, softmax(q) · (kᵀ v), sums over features, not over keys.
         features = other is not None and (other.kind == "scores" or other.form == "sigmoid")
         return None if features and not origin.scored else origin
     if origin.kind not in ("weights", "scores", "exponentials") or origin.learned:
         return None
-    # This is less certain to be a map, so the values must look like values.
+    # Other weights are less certain to be a map, so the values must look like values.
     return None if other is not None or is_learned(value) else origin
 
 
 def _einsum(history: TensorHistory, args: tuple[Any, ...]) -> WeightedSum | None:
+    """The weighted sum of an einsum."""
     equation, operands = _with_two_operands(history, *read_einsum(args))
     labels, result = einsum_labels(equation, operands)
     if not labels:
@@ -108,7 +111,7 @@ def _einsum(history: TensorHistory, args: tuple[Any, ...]) -> WeightedSum | None
 
 
 def _with_two_operands(history: TensorHistory, equation: str, operands: list[Any]) -> tuple[str, list[Any]]:
-    """The same einsum with one operand beside the weights, if there are two that may be multiplied first."""
+    """An einsum of three operands as one of two, by multiplying the two that are not the weights; others unchanged."""
     inputs, arrow, result = equation.partition("->")
     labels = inputs.split(",")
     if len(operands) != 3 or len(labels) != 3 or not arrow or "." in equation:
@@ -127,7 +130,7 @@ def _with_two_operands(history: TensorHistory, equation: str, operands: list[Any
 def _arranged(
     weights: Tensor, value: Tensor, origin: TensorOrigin, of_weights: str, of_value: str, result: str
 ) -> WeightedSum | None:
-    """The weighted sum of an einsum with these letters, if it sums over one axis and adds one, the width."""
+    """The weighted sum of an einsum with these letters; None unless it sums over one axis, the keys, and adds one, the width."""
     summed = [a for a in of_weights if a in of_value and a not in result]
     width = [a for a in of_value if a not in of_weights and a in result]
     kept = [a for a in of_weights if a in result]
@@ -139,8 +142,8 @@ def _arranged(
         return None
     if len(of_value) == 2 < len(of_weights) and _mixes_heads(weights, keys):
         return None
-    # No letter for a single query; other free axes are heads that share values. In self-attention, queries are as many as
-    # keys.
+    # Axes that only the weights have are the queries, and heads that share values. In self-attention there are as many
+    # queries as keys. A single query may have no axis.
     count = weights.shape[keys]
     query = next(([a] for a in free[::-1] if weights.shape[of_weights.index(a)] == count), free[-1:])
     lead = [a for a in kept if a not in query]
@@ -162,15 +165,15 @@ def _arranged(
 
 
 def _mixes_heads(weights: Tensor, summed: int) -> bool:
-    """Whether another axis than the summed one sums to one: then a matrix that all samples share is not values."""
+    """Whether weights sum to one along another axis than the summed one: then the other factor mixes heads."""
     return not sums_to_one(weights, summed) and any(sums_to_one(weights, axis) for axis in (-1, -2))
 
 
 def sum_of_terms(history: TensorHistory, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WeightedSum | None:
-    """The attention that this call of ``sum`` completes, if it does, as decoders of recurrent networks write it.
+    """The attention that a call of ``sum`` completes: (weights * values).sum(keys), as decoders of recurrent networks have it.
 
-    Of the axes of the terms one is the keys (summed), one is the width (along which weights were expanded), and at most
-    one the queries (along which values were expanded); without it there is one query.
+    One axis of the terms is the keys, which are summed. One is the width, along which the weights were expanded. At most one
+    is the queries, along which the values were expanded; without it there is a single query.
     """
     terms: Any = args[0] if args else kwargs.get("input")
     origin = history.get(terms)
@@ -206,7 +209,7 @@ def sum_of_terms(history: TensorHistory, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _summed_axis(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | None, bool]:
-    """The axis of a call of ``sum``, None for all or several, and whether it is kept."""
+    """The axis of a call of ``sum`` (None for all or several), and ``keepdim``."""
     axis: Any = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis"))
     axis = axis[0] if isinstance(axis, list | tuple) and len(axis) == 1 else axis
     single = isinstance(axis, int) and not isinstance(axis, bool)
@@ -214,7 +217,7 @@ def _summed_axis(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | N
 
 
 def divided_after(history: TensorHistory, name: str, args: tuple[Any, ...], out: Any) -> WeightedSum | None:
-    """The attention that this division (or multiplication) of each row of a product completes, if it does.
+    """The attention that is completed by dividing (or multiplying) each row of a product by a number; None for other calls.
 
     For ``(a @ v) / a.sum(-1, keepdim=True)`` the map is ``a / a.sum(-1, keepdim=True)``.
     """
@@ -239,7 +242,7 @@ def divided_after(history: TensorHistory, name: str, args: tuple[Any, ...], out:
             return None
         dropped = None if numerator.dropped is None else numerator.dropped.detach() * rows
         hidden = dropped is not None and sums_to_one(dropped, -1) and not sums_to_one(weights, -1)
-        if hidden:  # by the sum of what dropout left
+        if hidden:  # rows were divided by the sum of what dropout kept
             weights = weights / weights.sum(-1, keepdim=True)
     form = "softmax" if numerator.origin.kind == "exponentials" else "normalized"
     of_map = replace(numerator.origin, kind="weights", form=form, use=origin.use)

@@ -1,6 +1,6 @@
-"""``xformers.ops.memory_efficient_attention``: ``(batch, tokens, heads, width)``.
+"""The source of ``xformers.ops.memory_efficient_attention``, whose tensors are ``(batch, tokens, heads, width)``.
 
-Three axes are one head, five are grouped heads.
+Three axes are a single head, five are groups of heads.
 """
 
 import torch
@@ -12,6 +12,7 @@ from regard.maps.sources._function_call import FunctionCall, kernel_record
 
 
 def xformers(call: FunctionCall) -> AttentionRecord:
+    """The record of a call of ``memory_efficient_attention``."""
     given = call.arguments()
     output, logsumexp = call.output[:2] if isinstance(call.output, tuple) else (call.output, None)
     shape = output.shape
@@ -41,5 +42,6 @@ def xformers(call: FunctionCall) -> AttentionRecord:
 
 
 def _heads_first(x: Tensor) -> Tensor:
+    """``x`` as ``(batch, heads, tokens, width)``."""
     x = x.unsqueeze(2) if x.ndim == 3 else x.flatten(2, 3) if x.ndim == 5 else x
     return x.transpose(1, 2)

@@ -1,19 +1,19 @@
-"""−∞ for the scores of keys that are not kept."""
+"""Masks scores, faster on a CPU than ``masked_fill_``."""
 
 import math
 
 import torch
 from torch import Tensor
 
-# Numbers of the same size, and the bits of −∞.
+# The integer dtype of the same size, and the bits of −∞ as such an integer.
 _BITS = {torch.float32: (torch.int32, -(2**23)), torch.float64: (torch.int64, -(2**52))}
 
 
 def hide(scores: Tensor, keep: Tensor, value: float = -math.inf) -> Tensor:
     """``scores.masked_fill_(~keep, value)``.
 
-    On a CPU that looks at one score after the other. To set their bits takes a third of the time, and it hides NaN as well, as
-    the addition of −∞ would not.
+    On a CPU ``masked_fill_`` is not vectorized. Setting the bits of −∞ with integer operators takes a third of the time. Unlike
+    the addition of −∞, it also replaces NaN.
 
     >>> hide(torch.tensor([1.0, math.nan, 3.0]), torch.tensor([True, False, True]))
     tensor([1., -inf, 3.])

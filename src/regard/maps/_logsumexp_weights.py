@@ -1,7 +1,7 @@
-"""Weights from the logsumexp that a kernel returned: exp(scores − logsumexp), whose rows sum to one if it is right.
+"""Weights as exp(scores − logsumexp), with the logsumexp that the model's kernel returned.
 
-So the largest score of a row need not be found, and the sums are the check. Rows are divided by their sums, so that the
-weights are those of the softmax whatever the kernel returned.
+This saves the search for the largest score of each row. Rows sum to one if the logsumexp is right, so the sums are a
+check of it. Rows are divided by their sums, so that the weights are those of the softmax in any case.
 """
 
 import math
@@ -15,7 +15,7 @@ from regard.maps._record import AttentionRecord, Computation
 
 
 def has_logsumexp(running: Computation) -> bool:
-    """Whether weights can be had from the kernel's logsumexp: on a CPU, and if every query sees a key."""
+    """Whether weights can be computed from the kernel's logsumexp: on a CPU, if every query sees a key."""
     scores, total = running.weights, running.logsumexp
     if total is None or not isinstance(scores, AttentionScores) or running.compare is not None or running.value is None:
         return False
@@ -24,12 +24,9 @@ def has_logsumexp(running: Computation) -> bool:
 
 
 def weights_at_once(record: AttentionRecord, rows: Selection, dtype: torch.dtype) -> Tensor | None:
-    """These rows of all heads, with as few operations as there can be; None if they must be computed in another way.
-
-    Neighbors that share a head of keys are rows of one product: to repeat the keys would take memory.
-    """
+    """These rows of all heads, with as few operators as possible, for small maps; None if this way cannot be used."""
     running = record.running
-    expected = running.output if running.expected is None else running.expected
+    expected = running.expected_output
     if not isinstance(rows, slice) or rows.step not in (None, 1) or expected is None or not has_logsumexp(running):
         return None
     scores, total, value = running.weights, running.logsumexp, running.value
@@ -57,8 +54,16 @@ def weights_and_error(
     band: Band | None,
     rows: tuple[int, int],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The weights of the queries from ``rows[0]`` to ``rows[1]``, max |weights @ value − output|, and the sums of the rows
-    before they were divided by them. ``total``: the logsumexp, ``(batch, heads, queries)``."""
+    """The weights of the queries from ``rows[0]`` to ``rows[1]``, their check, and the sums of their rows.
+
+    Query heads that share a key head become rows of one product: repeating the keys would take memory.
+
+    Args:
+        total: the logsumexp, ``(batch, heads, queries)``.
+
+    Returns:
+        The weights, max |weights @ value − output|, and the sums of the rows before each row was divided by its sum.
+    """
     batch, heads, queries, width = query.shape
     start, stop = rows
     if stop - start < queries:

@@ -1,16 +1,18 @@
-"""What must change in the process while a model is intercepted, and is restored when the last interception ends.
+"""Patches of the process that interception needs. They are undone when the last interception ends.
 
-An interception is a torch function mode, which belongs to one thread. Five things are outside its reach:
+A torch function mode belongs to one thread, and sees only torch functions. Five things are outside its reach:
 
-- ``nn.TransformerEncoder`` and ``nn.MultiheadAttention`` leave their fast path if any mode is active: they ask
-  ``torch.overrides.has_torch_function``. Our version of it answers for the tensors alone, so that the path is kept.
-- Compiled code would be traced again, with the mode in it. It runs as the Python from which it was compiled.
-- ``flex_attention``, ``flash_attn`` and ``xformers`` are Python functions that a mode does not see, and models keep their
-  own references to them. So we change the function itself: its ``__code__`` calls the interceptor.
-- ``torch.func.functional_call`` puts other tensors in the places of parameters. The interceptor is told.
-- Threads that an intercepted thread starts, or passes work to, are not intercepted. The interceptor is told.
+- ``nn.TransformerEncoder`` and ``nn.MultiheadAttention`` leave their fast path if
+  ``torch.overrides.has_torch_function`` says that a mode is active. Our version ignores our own modes: the path is
+  kept.
+- Compiled code would be compiled again because of the mode. It runs as the Python code from which it was compiled.
+- ``flex_attention``, ``flash_attn`` and ``xformers`` are Python functions that a mode does not see, and models hold
+  their own references to them. So the function object itself is changed: its ``__code__`` calls the interceptor.
+- ``torch.func.functional_call`` replaces parameters by other tensors. The interceptor is told which.
+- Threads that an intercepted thread starts, or passes work to, are not intercepted. The interceptor is told, to report
+  it.
 
-All have no effect in a thread that is not intercepted.
+No patch has an effect in a thread that is not intercepted.
 """
 
 import functools
@@ -26,7 +28,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch.nn.utils import stateless
 
-from regard.maps._module_names import PATCHED_CODE
+from regard.maps._call_stack import PATCHED_CODE
 from regard.maps.sources import PYTHON_FUNCTIONS
 
 
@@ -46,6 +48,8 @@ class FunctionInterceptor(Protocol):
 
 
 class _Thread(threading.local):
+    """The interceptors of each thread, innermost last, and how many times :func:`paused` was entered."""
+
     def __init__(self) -> None:
         self.interceptors: list[FunctionInterceptor] = []
         self.paused = 0
@@ -53,11 +57,11 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 _lock = threading.RLock()
-_active_count = 0
-_undo: list[Callable[[], None]] = []  # what restores the process, in the order in which it was patched
+_active_count = 0  # interceptions in all threads
+_undo: list[Callable[[], None]] = []  # functions that undo the patches, in the order of patching
 
 _COMPILER = "torch._dynamo.eval_frame"
-# The modules that are patched as soon as they are imported, and their functions: by both names, and by their own.
+# Modules that are patched as soon as they are imported, with their functions: (module:function, function).
 _LATER: dict[str, list[tuple[str, str]]] = {_COMPILER: []}
 for _name in PYTHON_FUNCTIONS:
     _LATER.setdefault(_name.partition(":")[0], []).append((_name, _name.partition(":")[2]))
@@ -66,8 +70,10 @@ _installed: set[str] = set()
 
 @contextmanager
 def patched(interceptor: FunctionInterceptor) -> Iterator[None]:
-    """Pass the calls of patched functions in this thread to ``interceptor``. The first interception patches the process
-    and the last one restores it, in whatever order threads come and go."""
+    """Pass the calls of patched functions in this thread to ``interceptor``.
+
+    The first interception of all threads patches the process, and the last one to end undoes the patches.
+    """
     global _active_count
     with _lock:
         if _active_count == 0:
@@ -87,7 +93,7 @@ def patched(interceptor: FunctionInterceptor) -> Iterator[None]:
 
 
 class _Pause:
-    """A class, and not a generator: it is entered at each attention."""
+    """A class is faster than a generator with ``contextmanager``, and this is entered at each attention."""
 
     def __enter__(self) -> None:
         _thread.paused += 1
@@ -105,10 +111,12 @@ def paused() -> AbstractContextManager[None]:
 
 
 def _active() -> bool:
+    """Whether this thread is intercepted now."""
     return bool(_thread.interceptors) and not _thread.paused
 
 
 def _install() -> None:
+    """Patch the process. If that fails, undo what was patched."""
     try:
         for owner, name, by in _PLACES:
             _replace(owner, name, by)
@@ -123,12 +131,13 @@ def _install() -> None:
 
 
 def _restore() -> None:
+    """Undo all patches, even if undoing one of them fails."""
     _installed.clear()
     try:
         while _undo:
             _undo.pop()()
     finally:
-        if _undo:  # one of them failed: the others are still to be done
+        if _undo:  # undoing one patch failed: undo the others
             _restore()
 
 
@@ -137,7 +146,7 @@ def _remove_finder() -> None:
 
 
 def _install_in(module: str) -> None:
-    """Patch a module that is imported."""
+    """Patch the functions of a module that was imported."""
     if module == _COMPILER and _once(module):
         _run_compiled_code_as_python()
     for name, function in _LATER[module]:
@@ -147,6 +156,7 @@ def _install_in(module: str) -> None:
 
 
 def _once(name: str) -> bool:
+    """Whether this was not patched yet. Then note that it is."""
     if name in _installed:
         return False
     _installed.add(name)
@@ -154,7 +164,7 @@ def _once(name: str) -> bool:
 
 
 class _Finder:
-    """Patches modules when they are imported later: to import them beforehand would take seconds."""
+    """An import hook that patches modules when they are imported later: importing them just to patch them takes seconds."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name not in _LATER:
@@ -180,13 +190,13 @@ _finder = _Finder()
 
 
 @functools.lru_cache(8)
-def _asking_tensors(original: Callable[..., bool]) -> Callable[..., bool]:
-    """In the place of ``torch.overrides.has_torch_function``."""
+def _ignore_our_modes(original: Callable[..., bool]) -> Callable[..., bool]:
+    """A version of ``torch.overrides.has_torch_function`` that ignores the modes of interceptors."""
 
     @functools.wraps(original)
     def has_torch_function(relevant: Any) -> bool:
         if _active() and all(interceptor.keeps_path for interceptor in _thread.interceptors):
-            # Still true for the modes of others, and for tensors that override functions.
+            # Other modes, and tensors that override functions, still count.
             modes = torch.overrides._get_current_function_mode_stack()
             if all(mode in _thread.interceptors for mode in modes):
                 return any(overrides(x) for x in relevant)
@@ -196,8 +206,8 @@ def _asking_tensors(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 @functools.lru_cache(8)
-def _telling_of_threads(original: Callable[..., Any]) -> Callable[..., Any]:
-    """In the place of a method that starts a thread, or passes work to one."""
+def _report_threads(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A version of a method that starts a thread, or passes work to one, that tells the interceptors."""
 
     @functools.wraps(original)
     def start(*args: Any, **kwargs: Any) -> Any:
@@ -210,8 +220,8 @@ def _telling_of_threads(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.lru_cache(8)
-def _telling_of_parameters(original: Callable[..., Any]) -> Callable[..., Any]:
-    """In the place of ``stateless._functional_call``."""
+def _report_parameters(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A version of ``stateless._functional_call`` that tells the interceptors which parameters are replaced."""
 
     @functools.wraps(original)
     def functional_call(module: Any, parameters_and_buffers: Any, *args: Any, **kwargs: Any) -> Any:
@@ -224,7 +234,7 @@ def _telling_of_parameters(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _replace(owner: Any, name: str, by: Callable[[Any], Any]) -> None:
-    """Put what ``by`` makes of it in the place of an attribute, until the last interception ends."""
+    """Replace an attribute by ``by(attribute)`` until the last interception ends."""
     original = getattr(owner, name)
     ours = by(original)
     setattr(owner, name, ours)
@@ -236,11 +246,12 @@ def _replace(owner: Any, name: str, by: Callable[[Any], Any]) -> None:
     _undo.append(put_back)
 
 
+# Attributes to replace: their owner, their name, and what makes the replacement.
 _PLACES: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
-    (torch.overrides, "has_torch_function", _asking_tensors),
-    (stateless, "_functional_call", _telling_of_parameters),
-    (threading.Thread, "start", _telling_of_threads),
-    (ThreadPoolExecutor, "submit", _telling_of_threads),
+    (torch.overrides, "has_torch_function", _ignore_our_modes),
+    (stateless, "_functional_call", _report_parameters),
+    (threading.Thread, "start", _report_threads),
+    (ThreadPoolExecutor, "submit", _report_threads),
 )
 
 
@@ -254,22 +265,23 @@ def overrides(x: Any) -> bool:
 
 
 def _run_compiled_code_as_python() -> None:
+    """Set the compiler's stance to eager in intercepted threads."""
     from torch._dynamo import eval_frame
 
     if not hasattr(eval_frame, "_stance"):
-        # Another version of torch: its public switch does the same, for every thread.
+        # Another version of torch: its public switch does the same, but in every thread.
         eager = torch.compiler.set_stance("force_eager")
         eager.__enter__()
         _undo.append(lambda: eager.__exit__(None, None, None))
         return
-    # Not by set_stance, which raises an error inside compiled code, where a nested interception may begin.
+    # Not by set_stance: it raises an error inside compiled code, where a nested interception may begin.
     kind: Any = type(eval_frame._stance)
     _replace(eval_frame, "_stance", _eager_where_intercepted(kind))
 
 
 @functools.cache
 def _eager_where_intercepted(kind: type) -> type:
-    """A class of stances of the compiler: eager in intercepted threads, unchanged in all others."""
+    """A class for the compiler's stance: eager in intercepted threads, unchanged in all others."""
 
     class Stance(kind):  # type: ignore[misc]
         def __init__(self, prior: Any) -> None:
@@ -284,6 +296,7 @@ def _eager_where_intercepted(kind: type) -> type:
 
 
 def _patch_function(name: str, function: FunctionType) -> None:
+    """Replace the code of a function by a call of :func:`intercepted`. A copy of the function keeps the original code."""
     code = function.__code__
     original = _originals.get(name)
     if original is None or original.__code__ is not code or original.__closure__ is not function.__closure__:
@@ -309,14 +322,12 @@ def _patch_function(name: str, function: FunctionType) -> None:
 
 # Never removed: another thread may be about to use one when the last interception ends.
 _originals: dict[str, FunctionType] = {}
-
-
 _signatures: dict[str, inspect.Signature] = {}
 
 
 @functools.cache
 def _stand_in_code(name: str, cells: int) -> CodeType:
-    """The code of a function that calls :func:`intercepted`, with as many free variables as the function it replaces."""
+    """Code that calls :func:`intercepted`. It must have as many free variables as the code that it replaces."""
     free = [f"cell_{i}" for i in range(cells)]
     lines = [
         "def outer():",
@@ -347,8 +358,10 @@ def outer_interceptors(interceptor: FunctionInterceptor) -> list[FunctionInterce
 
 
 def compiled_as_called(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``original``, compiled if compiled code calls it, so that the kernel is the one that would run without us: compiled
-    code runs as Python while it is intercepted."""
+    """``original``, compiled if compiled code calls it.
+
+    Compiled code runs as Python while it is intercepted. Its attention is still compiled, so that the same kernel runs.
+    """
     frame: Any = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -361,7 +374,7 @@ def compiled_as_called(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def without_interceptors() -> Iterator[None]:
-    """No mode of ours on the stack: compiled code compares the stack with the one under which it was compiled."""
+    """Take our modes off the stack: compiled code compares the stack with the one under which it was compiled."""
     stack = []
     while torch._C._len_torch_function_stack():
         stack.append(torch.overrides._pop_mode())

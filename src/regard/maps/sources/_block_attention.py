@@ -1,10 +1,10 @@
-"""Attention in blocks, of which no product has the whole map: it is read off the layer's response to unit values.
+"""Attention in blocks, where no single product has the whole map. The map is measured with unit values.
 
 Block-sparse attention (BigBird), sliding windows with global tokens (Longformer, LED), local attention with summaries
-(LongT5, Pegasus-X) and landmarks (Nyströmformer) multiply several parts of weights with several parts of values. All of them
-are linear in the values: if the value of one key is 1 and all others are 0, the output of each query is its weight for this
-key. As many keys fit into one run of the layer as a head is wide. Nothing else of the layer changes, so the map is exact, and
-it is compared with the layer's own output for its own values.
+(LongT5, Pegasus-X) and landmarks (Nyströmformer) multiply several parts of weights with several parts of values. All of
+them are linear in the values: if the value of one key is 1 and all others are 0, the output of each query is its weight
+for this key. As many keys fit into one run of the layer as a head is wide. Nothing else of the layer changes, so the
+map is exact, and it is compared with the layer's own output for its own values.
 """
 
 import math
@@ -27,15 +27,15 @@ from regard.observation import unobserved
 
 @dataclass(frozen=True)
 class BlockLayer:
-    """Where a layer has its values and its output.
+    """Where to find the values and the output of a layer.
 
     Attributes:
-        values: the submodules that project values. The same tokens pass through all of them; those of a second call of one
-            of them are further keys (summaries of the text).
-        output: the submodule that projects the output; None if the layer returns the heads' outputs, as its first result.
+        values: names of the submodules that project values. All of them project the same tokens. A second call of one adds
+            further keys (summaries of the text).
+        output: the name of the output projection; None if the layer returns the heads' outputs, as its first result.
         tokens_first: whether values are projected as ``(tokens, batch, channels)``.
-        backwards: whether the outputs of further tokens come before those of the text.
-        beside: a submodule whose output is added to that of attention, and is no part of the map.
+        backwards: whether the outputs of the additional tokens come before those of the text.
+        beside: the name of a submodule whose output is added to that of attention, and is not part of the map.
     """
 
     values: tuple[str, ...]
@@ -45,6 +45,7 @@ class BlockLayer:
     beside: str | None = None
 
 
+# The known layers, by the name of their class.
 BLOCK_LAYERS: dict[str, BlockLayer] = {
     "BigBirdBlockSparseAttention": BlockLayer(("value",)),
     "BigBirdPegasusBlockSparseAttention": BlockLayer(("value",)),
@@ -58,7 +59,7 @@ BLOCK_LAYERS: dict[str, BlockLayer] = {
 
 
 class BlockLayers:
-    """The layers of a model that attend in blocks, and which of them is running."""
+    """Whether a model has layers with block attention, and which of them is running."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._some = any(kind.__name__ in BLOCK_LAYERS for kind in set(map(type, modules)))
@@ -68,7 +69,7 @@ class BlockLayers:
         return self._some
 
     def state(self, site: CallSite | None, function: str) -> Literal["outside", "begins", "inside"]:
-        """Whether such a layer runs, and whether it attends now for the first time in this call: it takes a softmax."""
+        """Whether such a layer is running. It "begins" at the first softmax of its call: then its map is recorded."""
         call = None if site is None or type(site.module).__name__ not in BLOCK_LAYERS else _call_frame(site)
         if call is not None and call is self._running:
             return "inside"
@@ -82,7 +83,10 @@ class BlockLayers:
 
 
 class _Run(TorchFunctionMode):
-    """One run of a layer: with its own values, which are kept, or with unit values from the key ``start`` on."""
+    """A function mode for one more run of a layer: with its own values, or with unit values from the key ``start`` on.
+
+    It turns dropout off, and collects the values and the outputs.
+    """
 
     def __init__(self, module: nn.Module, layer: BlockLayer, heads: int, start: int | None) -> None:
         super().__init__()
@@ -109,6 +113,10 @@ class _Run(TorchFunctionMode):
         return out
 
     def _valued(self, name: str, out: Tensor) -> Tensor:
+        """Collect projected values. Returns those with which the layer goes on: its own, or unit values.
+
+        The value of key ``start + i`` is 1 in channel i and 0 elsewhere, so channel i of an output is its weight.
+        """
         calls = self.values.setdefault(name, [])
         first = sum(x.shape[0 if self.layer.tokens_first else 1] for x in calls)
         calls.append(out.detach())
@@ -122,14 +130,14 @@ class _Run(TorchFunctionMode):
         return units.expand(split.shape).flatten(-2)
 
     def by_head(self, parts: list[Tensor], tokens_first: bool) -> Tensor:
-        """``(batch, heads, tokens, width)`` of all calls."""
+        """The collected tensors of all calls as one, ``(batch, heads, tokens, width)``."""
         split = [x.unflatten(-1, (self.heads, -1)) for x in parts]
         order = (1, 2, 0, 3) if tokens_first else (0, 2, 1, 3)
         return torch.cat([x.permute(order) for x in split], 2)
 
 
 def block_layer(site: CallSite) -> AttentionRecord | str:
-    """The record of a layer of :data:`BLOCK_LAYERS`, which is running."""
+    """The record of a running layer of :data:`BLOCK_LAYERS`."""
     module, layer = site.module, BLOCK_LAYERS[type(site.module).__name__]
     heads, frame = heads_of(module), _call_frame(site)
     if heads is None or frame is None:
@@ -158,7 +166,7 @@ def block_layer(site: CallSite) -> AttentionRecord | str:
         return whole()[:, chosen][:, :, rows].clone(), None
 
     def compare(weights: Tensor, rows: Selection, chosen: Selection) -> Tensor:
-        """Global tokens take the values of another projection."""
+        """The error. A global token uses the values of another projection, so for each query the better fit counts."""
         expected = exact(output[:, chosen][:, :, rows])
         errors = [(weights @ exact(x[:, chosen]) - expected).abs().amax(-1) for x in values]
         return torch.stack(errors).amin(0).amax() if expected.numel() else expected.new_zeros(())
@@ -180,12 +188,13 @@ def block_layer(site: CallSite) -> AttentionRecord | str:
 
 
 def _weights(response: Callable[[int], Tensor], keys: int, output: Tensor) -> Tensor:
+    """The whole map. ``response(start)``: the weights of as many keys from ``start`` on as a head is wide."""
     width = output.shape[3]
     parts = [response(start) for start in range(0, width * math.ceil(keys / width), width)]
     return torch.cat(parts, -1)[..., :keys]
 
 
 def _call_frame(site: CallSite) -> FrameType | None:
-    """The frame of the module's call; None if a method of it was called directly."""
+    """The frame of the module's call; None if one of its methods was called directly."""
     calls = (frame for frame in site.frames if frame.f_code is CALL)
     return next((frame for frame in calls if frame.f_locals.get("self") is site.module), None)

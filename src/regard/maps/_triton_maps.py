@@ -1,7 +1,8 @@
-"""Maps and overviews by Triton kernels, where a GPU runs them; everything else has the paths in torch.
+"""Maps and overviews computed by Triton kernels on a GPU. Where these cannot be used, torch computes the same.
 
-A kernel that fails, or that disagrees with the path in torch when it is first used, is not used again in this process, and
-the record says why: a map is never taken from a kernel that was not compared.
+When a kernel is first used for a kind of calls (device, dtypes, options), its result is compared with that of torch. If
+it fails or disagrees, it is not used again in this process, and the record says why. So no map comes from a kernel that
+was not compared.
 """
 
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.functional import kernels
-from regard.maps._attention_scores import ALL, AttentionScores, Selection, selected, shared_heads
+from regard.maps._attention_scores import ALL, AttentionScores, Selection, is_all, selected, shared_heads
 from regard.maps._check import Rounding
 from regard.maps._overview import FIRST, KeyStatistics, Overview, QueryStatistics, cell_size
 from regard.maps._record import AttentionRecord
@@ -19,7 +20,7 @@ from regard.support.kept import KeptTensors
 
 
 class Proof:
-    """Whether the kernel of a kind of calls agreed with torch when it was first used; None before that."""
+    """The result of comparing a kernel with torch at its first use for a kind of calls; ``agrees`` is None before that."""
 
     __slots__ = ("agrees",)
 
@@ -27,13 +28,13 @@ class Proof:
         self.agrees: bool | None = None
 
 
-_proven: dict[tuple[Any, ...], Proof] = {}  # by the kind of calls
+_proven: dict[tuple[Any, ...], Proof] = {}  # by the kind of calls, see _proof
 _shifts = KeptTensors(256)
-COMPARED = 4  # rows that the first call of a kind computes both ways
+COMPARED = 4  # rows that the first call of a kind computes by the kernel and by torch
 
 
 def usable(record: AttentionRecord, heads: Selection, rows: slice = ALL) -> kernels.ScoreTensors | None:
-    """What the kernels need to know of these rows of an attention; None if they cannot compute it."""
+    """The arguments of the kernels for these rows of an attention; None if the kernels cannot compute it."""
     running = record.running
     scores, logsumexp = running.weights, running.logsumexp
     if not isinstance(scores, AttentionScores) or logsumexp is None or 0 in record.shape:
@@ -42,7 +43,8 @@ def usable(record: AttentionRecord, heads: Selection, rows: slice = ALL) -> kern
         return None
     present = _present(scores)
     others = (scores.bias, scores.change, scores.mask)
-    if scores.slopes is not None and scores.band is None:  # they count from the start, but distances to the end
+    # Without a mask, ALiBi's distances are between queries and keys that start together; the kernels let them end together.
+    if scores.slopes is not None and scores.band is None:
         return None
     if any(x is not None for x in others) or (scores.keep is not None and present is None):
         return None
@@ -53,13 +55,12 @@ def usable(record: AttentionRecord, heads: Selection, rows: slice = ALL) -> kern
     heads = on_device(heads, device)
     shift = record.shift
     slopes = scores.slopes if scores.slopes is None else scores.slopes.expand(batch, count)[:, heads]
-    whole = isinstance(heads, slice) and heads == ALL
     first = rows.start or 0
     if present is not None and rows != ALL:
         present = present[0][:, rows], present[1]
     return kernels.ScoreTensors(
         selected(selected(scores.query, 1, heads), 2, rows),
-        scores.key if whole else shared_heads(scores.key, heads, count),
+        scores.key if is_all(heads) else shared_heads(scores.key, heads, count),
         selected(selected(logsumexp, 1, heads), 2, rows),
         scores.scale,
         _shift(batch, shift + first, device) if isinstance(shift, int) else (shift + first).to(device).expand(batch),
@@ -72,7 +73,7 @@ def usable(record: AttentionRecord, heads: Selection, rows: slice = ALL) -> kern
 
 
 def _shift(batch: int, shift: int, device: torch.device) -> Tensor:
-    """One number for each sample. All layers of a model have the same, which are made once in each stream."""
+    """The shift of each sample, ``(batch,)``, on the device. Cached per stream: all layers of a model have the same one."""
     stream = torch._C._cuda_getCurrentRawStream(device.index or 0) if device.type == "cuda" else 0
 
     def make() -> Tensor:
@@ -82,7 +83,7 @@ def _shift(batch: int, shift: int, device: torch.device) -> Tensor:
 
 
 def _present(scores: AttentionScores) -> tuple[Tensor, Tensor] | None:
-    """Which tokens exist, also as a mask of keys says it."""
+    """Which queries and keys exist (are not padding), from ``present`` or from a mask that hides keys only."""
     if scores.keep is None:
         return scores.present
     batch, _, queries, keys = scores.shape
@@ -96,15 +97,15 @@ def _present(scores: AttentionScores) -> tuple[Tensor, Tensor] | None:
 def weights_by_kernel(
     record: AttentionRecord, heads: Selection, dtype: torch.dtype, rows: Selection = ALL
 ) -> Tensor | None:
-    """These rows of all heads, compared with the model's output in the same pass; None if no kernel can."""
-    if not (isinstance(rows, slice) and rows.step in (None, 1) and isinstance(heads, slice) and heads == ALL):
+    """These rows of all heads, compared with the model's output in the same pass; None if the kernel cannot be used."""
+    if not (isinstance(rows, slice) and rows.step in (None, 1) and is_all(heads)):
         return None
     if rows != ALL:
         rows = slice(*rows.indices(record.shape[2]))
         if rows.stop <= rows.start:
             return None
     running = record.running
-    expected = running.output if running.expected is None else running.expected
+    expected = running.expected_output
     if running.compare is not None or running.value is None or expected is None:
         return None
     if running.value.dtype != expected.dtype or not kernels.usable_for_maps(running.value):
@@ -130,7 +131,7 @@ def weights_by_kernel(
 
 
 class KernelOverview(NamedTuple):
-    """The overview that a kernel computed, the sums of its rows, and whether it was proven."""
+    """An overview by a kernel, the sums of the map's rows, and whether the kernel was compared with torch before."""
 
     overview: Overview
     sums: Tensor
@@ -138,7 +139,7 @@ class KernelOverview(NamedTuple):
 
 
 def overview_by_kernel(record: AttentionRecord, heads: Selection, cells: int) -> KernelOverview | None:
-    """The overview of these heads; None if no kernel can compute it."""
+    """The overview of these heads; None if the kernel cannot be used."""
     given = usable(record, heads)
     proof = _proof("overview", given)
     if given is None or proof.agrees is False:
@@ -154,8 +155,12 @@ def overview_by_kernel(record: AttentionRecord, heads: Selection, cells: int) ->
 
 
 class PackedOverview(NamedTuple):
-    """An overview in the dtypes in which it is kept, on the host as soon as the device has copied it, and of its check, on the
-    device: the error, that of the logsumexp, and the largest value."""
+    """An overview whose parts and check lie in one tensor, so that a single copy brings it to the host.
+
+    Attributes:
+        overview: on the host, in the dtypes in which it is kept. Synchronize with the device before reading it.
+        numbers: on the device: the error, the error of the logsumexp, and the largest value.
+    """
 
     overview: Overview
     numbers: Tensor
@@ -164,12 +169,19 @@ class PackedOverview(NamedTuple):
 def packed_overview(
     record: AttentionRecord, heads: Selection, cells: int, rows: tuple[int, ...], proven: bool = True
 ) -> PackedOverview | None:
-    """The overview of all heads by kernels alone, compared with these rows in full; None if they cannot, or were not proven."""
+    """The overview of all heads, computed, checked and packed into one tensor by kernels alone.
+
+    Args:
+        rows: queries whose weights are computed in full, to check the overview.
+        proven: whether the kernels must have agreed with torch before.
+
+    Returns None if the kernels cannot be used.
+    """
     running = record.running
-    value, expected = running.value, running.output if running.expected is None else running.expected
+    value, expected = running.value, running.expected_output
     if running.compare is not None or running.compared is not None or running.largest_sum is not None:
         return None
-    if value is None or expected is None or not (isinstance(heads, slice) and heads == ALL):
+    if value is None or expected is None or not is_all(heads):
         return None
     if value.dtype != expected.dtype or not kernels.usable_for_maps(value):
         return None
@@ -196,7 +208,7 @@ def packed_overview(
 def prove_packed(
     record: AttentionRecord, heads: Selection, cells: int, rows: tuple[int, ...], expected: Overview
 ) -> None:
-    """Compare the overview that kernels alone compute with this one, when calls of a kind first have both."""
+    """Compare the packed overview with ``expected``, the first time that calls of this kind have an overview."""
     given = usable(record, heads)
     proof = _proof("packed", given)
     if given is None or proof.agrees is not None:
@@ -216,18 +228,19 @@ def prove_packed(
 
 
 def agrees_at_first(record: AttentionRecord, proof: Proof) -> bool:
-    """Whether the overview of a kernel, which was just checked, agrees. Only the first of each kind waits for it."""
+    """Whether the kernel's overview, which was just checked, agrees. Only the first call of each kind synchronizes for this."""
     if proof.agrees is None:
         _settle(record, "overview", proof, record.agrees, f"its overview is off by {record.residual:.1e}")
     return bool(proof.agrees)
 
 
 def proof_of_weights(given: kernels.ScoreTensors | None, dtype: torch.dtype) -> Proof:
-    """That of calls that write such weights."""
+    """The proof of the kernel that writes weights of this dtype."""
     return _proof("weights", given, dtype)
 
 
 def _proof(what: str, given: kernels.ScoreTensors | None, *more: Any) -> Proof:
+    """The proof of this kernel for calls of the same device, dtypes and compile-time constants."""
     if given is None:
         return Proof()
     kind = (what, given.query.device, given.query.dtype, *given.constants.values(), *more)
@@ -235,11 +248,13 @@ def _proof(what: str, given: kernels.ScoreTensors | None, *more: Any) -> Proof:
 
 
 def _some_rows(weights: Tensor) -> Tensor:
+    """Indices of a few random rows."""
     order = torch.randperm(weights.shape[2], generator=torch.Generator().manual_seed(0))
     return order[:COMPARED].to(weights.device, non_blocking=True)
 
 
 def _settle(record: AttentionRecord, what: str, proof: Proof, agrees: bool, reason: str) -> None:
+    """Store the result of a comparison. A kernel that does not agree is mentioned in the record's remarks."""
     proof.agrees = agrees
     if not agrees:
         said = reason.strip().partition("\n")[0]

@@ -1,0 +1,107 @@
+"""Buffers on the GPU for the results of checks: kernels write them there, and one copy brings all of them to the host.
+
+A kernel that writes a map compares it with the model's output in the same pass. Each of its programs (thread blocks)
+writes three numbers. Many calls share a buffer, because allocating and copying a small tensor for each call would cost
+time on the host.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_FIRST, _MOST_BYTES = 16, 2**20  # calls that the first buffer holds, and bytes of the largest buffer
+_NOTHING = torch.empty(0)
+
+
+class CheckNumbers(NamedTuple):
+    """The check of one call: the error of the product, that of the logsumexp and the largest value, for each program."""
+
+    buffer: "_Buffer"
+    number: int
+
+    @property
+    def address(self) -> int:
+        """Where the kernel writes."""
+        buffer = self.buffer
+        return buffer.begin + self.number * buffer.step
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The three numbers as tensors. Before :meth:`CheckBuffers.fetch` the errors are still those of each program."""
+        buffer = self.buffer
+        if buffer.host is not None:
+            error, log_error, largest = buffer.host[self.number]
+            return torch.tensor(error), torch.tensor(log_error), torch.tensor(largest)
+        error, log_error, top = buffer.tensor[self.number, : 3 * buffer.count].view(3, -1)
+        return error, log_error, top.amax()
+
+    @property
+    def values(self) -> tuple[float, float, float]:
+        """The three numbers. Before :meth:`CheckBuffers.fetch` this synchronizes with the device."""
+        if self.buffer.host is not None:
+            error, log_error, largest = self.buffer.host[self.number]
+            return error, log_error, largest
+        error, log_error, largest = (float(x.amax()) for x in self.tensors)
+        return error, log_error, largest
+
+
+class _Buffer:
+    """A tensor with one row for each of several calls that have ``count`` programs each."""
+
+    __slots__ = ("begin", "capacity", "count", "host", "step", "tensor", "used")
+
+    def __init__(self, count: int, capacity: int, device: torch.device) -> None:
+        floats = -(-3 * count // 4) * 4  # rows are aligned to 16 bytes
+        self.count, self.step, self.used = count, 4 * floats, 0
+        self.capacity = max(1, min(capacity, _MOST_BYTES // self.step))
+        self.tensor = torch.empty((self.capacity, floats), device=device)
+        self.begin = self.tensor.data_ptr()
+        self.host: list[list[float]] | None = None
+
+    @property
+    def largest(self) -> Tensor:
+        """The maximum of each number over the programs of a call, ``(calls, 3)``."""
+        found = self.tensor if self.used == self.capacity else self.tensor[: self.used]
+        if 3 * self.count < found.shape[1]:
+            found = found[:, : 3 * self.count]
+        return found.view(self.used, 3, -1).amax(-1)
+
+
+class CheckBuffers:
+    """The buffers of a capture."""
+
+    def __init__(self) -> None:
+        self._buffers: list[_Buffer] = []
+        self._open: dict[tuple[torch.device, int, int], _Buffer] = {}
+        self._latest: tuple[torch.device, int, int, _Buffer] | None = None
+
+    def room(self, count: int, device: torch.device, stream: int) -> CheckNumbers:
+        """A row for a call with ``count`` programs, which writes in this stream."""
+        latest = self._latest
+        if latest is not None and latest[2] == count and latest[1] == stream and latest[0] is device:
+            buffer: _Buffer | None = latest[3]
+        else:
+            buffer = self._open.get((device, stream, count))
+        if buffer is None or buffer.used == buffer.capacity or buffer.host is not None:
+            capacity = _FIRST if buffer is None else 4 * buffer.capacity
+            with torch.inference_mode(False):
+                buffer = self._open[device, stream, count] = _Buffer(count, capacity, device)
+            self._buffers.append(buffer)
+        self._latest = device, stream, count, buffer
+        buffer.used += 1
+        return tuple.__new__(CheckNumbers, (buffer, buffer.used - 1))  # the constructor of a named tuple is slower
+
+    def fetch(self) -> None:
+        """Copy all numbers to the host, with one copy from each device. This synchronizes."""
+        devices: dict[torch.device, list[_Buffer]] = {}
+        for buffer in self._buffers:
+            if buffer.host is None and buffer.used:
+                devices.setdefault(buffer.tensor.device, []).append(buffer)
+        for buffers in devices.values():
+            found = [buffer.largest for buffer in buffers]
+            host = (found[0] if len(found) == 1 else torch.cat(found)).tolist()
+            for buffer in buffers:
+                buffer.host, host = host[: buffer.used], host[buffer.used :]
+                buffer.tensor = _NOTHING
+        self._buffers = []
