@@ -56,7 +56,7 @@ export function StoryView({ payload, host }: ViewProps): VNode {
     html`<${Section} number=${4} title=${TITLES[3]} height=${560} note=${whose("induction")} caption="This network has never seen a word. Random letters taught it one thing: look back for what followed last time. Switch its heads off, and it cannot.">
       ${() => html`<${SwitchScene} payload=${parts.induction} text=${text} onText=${setText} />`}
     <//>`,
-    html`<${Section} number=${5} title=${TITLES[4]} height=${460} caption="A soft head averages over its surroundings. Sharpen nine of them, and together they are exactly a 3 × 3 convolution.">
+    html`<${Section} number=${5} title=${TITLES[4]} height=${460} caption="A soft head averages over its surroundings. Sharpen nine of them, and together they become a 3 × 3 convolution.">
       ${() => html`<${SharpenScene} payload=${parts.convolution} />`}
     <//>`,
     html`<${Section} number=${6} title=${TITLES[5]} height=${700} note=${whose("yours")} caption=${html`Three lines, for any model: your kernels run as they are, and every map is checked against what they computed. Below is the result${own("yours") ? " for your run" : ""}.`}>

@@ -95,7 +95,7 @@ export function PhotoScene({ payload, host }: { payload: Payload<StoryMeta>; hos
       ${same || host.more ? html`<${OpenPhoto} onFile=${open} />` : null}
       ${busy ? html`<p class="rg-hint" role="status">${busy}</p>` : null}
       ${problem ? html`<p class="rg-problem" role="alert">${problem}</p>` : null}
-      <p class="rg-hint">${own ? `The middle of ${own.name}.` : `${samples[which].label ?? "An image"} of ${images.array("images").shape.slice(1, 3).join(" × ")} pixels, enlarged smoothly; seen by ${images.meta.name}.`} Each line encloses ${percent(MASS)} of what one head looks at from the marked patch, smoothed by half a patch.${same ? " These heads look by position alone: they look at the same places on every photo." : ""}</p>
+      <p class="rg-hint">${own ? `The middle of ${own.name}.` : `${samples[which].label ?? "An image"} of ${images.array("images").shape.slice(1, 3).join(" × ")} pixels, enlarged smoothly; seen by ${images.meta.name}.`} Each line encloses ${percent(MASS)} of what one head looks at from the marked patch, smoothed by half a patch.${same ? " These heads attend only by position: they look at the same places on every photo." : ""}</p>
     </div>
   </div>` as VNode;
 }
