@@ -322,7 +322,7 @@ def edit(
         check_flag("renormalize", renormalize)
         if weights is None and not renormalize:
             raise ValueError(
-                "renormalize=False goes with weights: to leave the other weights as they are, pass weights=0.0"
+                "renormalize=False needs weights: to block edges and keep the other weights unchanged, pass weights=0.0"
             )
     return Edit(model, where, queries, keys, heads, weights, bool(renormalize))
 

@@ -99,7 +99,7 @@ class Show:
         if path.suffix not in (".html", ".htm"):
             raise ValueError(f"path must end in .html, .svg, .pdf or .png, got {str(path)!r}")
         if figure:
-            raise TypeError(f"{', '.join(figure)} goes with a figure (.svg, .pdf, .png), not with {path.name}")
+            raise TypeError(f"{', '.join(figure)} is only for a figure (.svg, .pdf, .png), got {path.name}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", encoding="utf-8") as file:
             if self.view == "story":

@@ -53,7 +53,7 @@ def figure(
     if payload.view == "image":
         return _on_image(payload, about, weights, visible, query, words, size)
     if query is not None:
-        raise ValueError(f"query goes with an image; this figure shows all queries, got query={query}")
+        raise ValueError(f"query is for an image; this figure shows all queries, got query={query}")
     lists = payload.meta["tokens"]
     rows = about["rows"] or range(about["queries"])
     asks, reads = (None if about[side] is None else lists[about[side]] for side in ("asks", "reads"))
@@ -168,7 +168,7 @@ def _compared(
 ) -> Figure:
     """Both maps and their difference."""
     if query is not None:
-        raise ValueError(f"query goes with an image; this figure shows all queries, got query={query}")
+        raise ValueError(f"query is for an image; this figure shows all queries, got query={query}")
     layers = payload.meta["layers"]
     number = _layer(layers, layer, payload.meta["opening"]["layer"])
     about = layers[number]
