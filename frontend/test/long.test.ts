@@ -2,7 +2,7 @@
 
 import { expect, test } from "vitest";
 import { type Cells, everything, pooled, search, valueAt, within, zoomedAt } from "../src/maps/cells";
-import { nextPlace } from "../src/views/long";
+import { nextPlace, tipText } from "../src/views/long";
 
 const cells = (rows: number, columns: number, at: (r: number, c: number) => number): Cells => ({
   data: Float32Array.from({ length: rows * columns }, (_, i) => at(Math.floor(i / columns), i % columns)),
@@ -50,4 +50,12 @@ test("search finds tokens in either case, and next goes round", () => {
   expect((first.x + first.share / 2) * 1000).toBeCloseTo(900.5);
   const again = nextPlace(first, [100, 900], 1000, 1e-4);
   expect((again.x + again.share / 2) * 1000).toBeCloseTo(100.5);
+});
+
+test("queries that are not the tokens have numbers", () => {
+  const about = (named: [boolean, boolean]) => ({ queries: 2, keys: 3, cell: [1, 1], named }) as unknown as Parameters<typeof tipText>[0];
+  const one = cells(2, 3, () => 0.25);
+  const tip = (named: [boolean, boolean]) => tipText(about(named), one, "mass", { q: 0, k: 0.9 }, ["a", "b", "c"]);
+  expect(tip([true, true])).toContain("0 “a” → 2 “c”");
+  expect(tip([false, true])).toContain("0 → 2 “c”");
 });

@@ -7,6 +7,7 @@ import { type Cell, cellAt, box, inside, isUpright, whole, zoomed } from "../src
 import { fitChoice, Layer, type LayerAbout, percent, residualText, shortNames, sortedHeads } from "../src/maps/layer";
 import { drawOverlay, places, whoIsAt } from "../src/maps/overlay";
 import { cellOf, centerOf, type ImageAbout, isElsewhere, isMerged, type Query, queryIn, queryName } from "../src/maps/place";
+import { startQuery } from "../src/views/image";
 import { becameOf, Rollout } from "../src/maps/rollout";
 import { colorsOf, position, shade, ticks } from "../src/maps/scale";
 import { isSpecial, makeTable, threshold, top, visible } from "../src/maps/table";
@@ -250,6 +251,12 @@ function outlines(about: ImageAbout, query: Query, over: Query, size: { width: n
 
 describe("tokens on an image", () => {
   const image = (more: Partial<ImageAbout>): ImageAbout => ({ ...about(), grid: [2, 3], prefix: 1, query_grid: [2, 3], query_prefix: 1, ...more });
+  it("opens on a query that was captured", () => {
+    const opened = (rows: number[] | null, more: Partial<ImageAbout> = {}) => queryIn(image({ rows, ...more }), startQuery(image({ rows, ...more })));
+    expect([opened(null), opened([5, 0]), opened([5, 3])]).toEqual([0, 0, 5]);
+    expect([opened(null, { query_prefix: 0 }), opened([1, 2], { query_prefix: 0 })]).toEqual([4, 1]);
+    expect(opened([2], { query_grid: null, query_prefix: 3 })).toBe(2);
+  });
 
   it("are found by their place on grids of any size", () => {
     expect(queryIn(image({}), { prefix: null, y: 0.9, x: 0.1 })).toBe(1 + 3);

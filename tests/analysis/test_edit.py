@@ -142,6 +142,38 @@ def test_set_weights_are_those_of_the_formula():
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 5, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("rows", [None, 2, [4, 1], slice(3, None)])
+def test_a_function_sees_the_rows_that_its_edit_chose(rows):
+    """All of them and no others, also if a capture wants some rows, and if another edit changes others."""
+    model, oracle = twins("sdpa", False, torch.float64)
+    x, shapes = torch.randn(2, 5, 12, dtype=torch.float64), []
+
+    def turned(weights):
+        shapes.append(tuple(weights.shape))
+        return weights.flip(2)
+
+    def change(weights):
+        new = weights.clone()
+        new[:, :, [1, 2]] = new[:, :, [2, 1]]
+        new[:, :, 4] = torch.eye(5, dtype=torch.float64)[0]
+        oracle.seen = new
+        return new
+
+    oracle.change = change
+    first = torch.eye(5, dtype=torch.float64)[0]
+    outer, inner = (
+        regard.edit(model, "*", queries=slice(1, 3), weights=turned),
+        regard.edit(model, "*", queries=4, weights=first),
+    )
+    with outer, inner, regard.capture(model, rows=rows) as maps:
+        out = model(x)
+    torch.testing.assert_close(out, oracle(x))
+    chosen = slice(None) if rows is None else [rows] if isinstance(rows, int) else rows
+    torch.testing.assert_close(maps[0].weights, oracle.seen[:, :, chosen])
+    assert maps[0].agrees
+    assert set(shapes) == {(2, 3, 2, 5)}
+
+
 def test_the_map_of_another_run_takes_the_place_of_this_ones():
     model, oracle = twins("sdpa", False, torch.float64)
     x, other = torch.randn(2, 2, 5, 12, dtype=torch.float64)

@@ -109,6 +109,29 @@ def test_padding_is_no_key_and_no_query():
     assert found[0].lift == pytest.approx(0)
 
 
+@pytest.mark.parametrize("name", ["previous", "first"])
+@pytest.mark.parametrize("padded", [slice(0, 2), slice(4, 6)], ids=["left", "right"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding_on_either_side_does_not_change_a_score(name, padded, causal):
+    torch.manual_seed(0)
+    seen = torch.ones(4, 4).tril() if causal else torch.ones(4, 4)
+    real = torch.rand(1, 2, 4, 4) * seen
+    real = real / real.sum(-1, keepdim=True)
+    keep = torch.ones(1, 6, dtype=torch.bool)
+    keep[:, padded] = False
+    at = keep[0].nonzero()[:, 0]
+    weights = torch.zeros(1, 2, 6, 6)
+    weights[..., at[:1]] = 1.0  # a token of the padding may look anywhere that is before it
+    weights[:, :, : at[0]] = torch.eye(6)[: at[0]]
+    weights[:, :, at] = 0
+    weights[:, :, at[:, None], at] = real
+    expected = regard.find_heads(as_maps(attn=real), name)
+    assert [
+        (head.head, pytest.approx(head.score), pytest.approx(head.chance))
+        for head in regard.find_heads(as_maps(attn=weights), name, keep=keep)
+    ] == [(head.head, head.score, head.chance) for head in expected]
+
+
 def test_errors_say_what_is_missing(user_errors):
     maps = as_maps(attn=torch.rand(1, 2, 3, 5).softmax(-1))
     for message, options in {

@@ -1,6 +1,7 @@
 """Rollout, relevance, entropy and distance."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -305,3 +306,25 @@ def test_entropy_is_of_the_shares_of_a_row():
     shares = weights / weights.sum(-1, keepdim=True)
     torch.testing.assert_close(entropy(maps_of(weights))["layer.0"], entropy(maps_of(shares))["layer.0"])
     torch.testing.assert_close(entropy(maps_of(torch.full((1, 1, 2, 4), 0.7)))["layer.0"].exp(), torch.tensor([4.0]))
+
+
+def test_rows_in_another_order_are_refused():
+    """As many rows as keys look like a whole map, but their numbers tell."""
+    weights = torch.rand(1, 1, 4, 4).softmax(-1)
+    turned = Maps([Map("layer.0", [AttentionRecord.given(weights, "layer.0", rows=(3, 0, 1, 2))])])
+    for analysis in (regard.rollout, partial(distance, grid=(2, 2)), partial(regard.locality, grid=(2, 2))):
+        with pytest.raises(ValueError, match=r"has the rows 3, 0, 1, 2: .* all rows, in their order"):
+            analysis(turned)
+    in_order = Maps([Map("layer.0", [AttentionRecord.given(weights, "layer.0", rows=(0, 1, 2, 3))])])
+    torch.testing.assert_close(regard.rollout(in_order), regard.rollout([weights]))
+
+
+def test_rows_that_attend_to_nothing_do_not_count_in_the_distance():
+    weights = torch.zeros(2, 1, 5, 5)
+    weights[0, :, 1:] = torch.eye(5)[:4]  # the token before
+    assert distance(maps_of(weights), grid=(5,))["layer.0"].tolist() == [1.0]
+    [head] = regard.locality(maps_of(weights), grid=(5,))
+    assert (head.distance, head.overlap) == (1.0, pytest.approx(1.0))
+    weights[0, :, 1:] = torch.tensor([0.25, 0.75, 0, 0, 0])
+    [head] = regard.locality(maps_of(weights), grid=(4,), prefix=1)
+    assert head.prefix == (0.25,)

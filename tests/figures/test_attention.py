@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import regard
-from regard.maps import AttentionRecord, Layout, Map
+from regard.maps import AttentionRecord, Layout, Map, visible_keys
+from regard.views import _static_figure as static_figure
 
 pytest.importorskip("matplotlib")
 
@@ -80,3 +81,55 @@ def test_what_does_not_exist_is_an_error(tmp_path, user_errors):
         regard.figures.attention(found.weights)
     regard.figures.attention(found, path=tmp_path / "new" / "attention.png")
     assert (tmp_path / "new" / "attention.png").stat().st_size > 1000
+
+
+def test_a_query_is_called_by_its_number_where_rows_were_chosen():
+    found = random_map(layout=Layout((2, 2), 1), rows=(4, 0, 3, 1, 2))
+    figure = regard.figures.attention(found, query=3)
+    assert figure.get_suptitle() == "attn, query 3"
+    _, image = drawn(figure)[1]
+    torch.testing.assert_close(image, position(found.weights[0, 1, 2, 1:].reshape(2, 2), 5))
+    some = Map("attn", [AttentionRecord.given(torch.rand(1, 1, 1, 5), rows=(3,), layout=Layout((2, 2), 1))])
+    with pytest.raises(ValueError, match=r"query must be one of the rows of 'attn' that were kept, \[3\], got 0"):
+        regard.figures.attention(some, query=0)
+
+
+def captured(prefix, **options):
+    pool = "class" if prefix else "average"
+    torch.manual_seed(0)
+    model = regard.models.VisionTransformer(16, 4, 3, dim=12, depth=1, heads=3, pool=pool).eval()
+    with torch.no_grad(), regard.capture(model, **options) as maps:
+        model(torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
+    return maps
+
+
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_rows_and_heads_on_an_image_keep_their_numbers(prefix):
+    image, query = torch.zeros(3, 16, 16, dtype=torch.uint8), (1, 2)
+    number = 0 if prefix else 6
+    panels = drawn(regard.figures.image_attention(captured(prefix), image, query=query))
+    chosen = captured(prefix, heads=[2, 0], rows=[3, number])
+    some = drawn(regard.figures.image_attention(chosen, image, query=query))
+    assert [title for title, _ in some[1:]] == ["head 2", "head 0"]
+    for (_, found), (_, expected) in zip(some[1:], (panels[3], panels[1]), strict=True):
+        torch.testing.assert_close(found, expected)
+    assert regard.figures.image_attention(captured(prefix, rows=[3]), image, query=query) is None
+
+
+def test_labels_are_no_formulas_and_may_hold_halves_of_characters():
+    tokens = ["$_{$", "\ud83d", "a"]
+    weights = torch.eye(3)
+    figure = regard.figures.alignment(weights, tokens, tokens)
+    figure.canvas.draw()
+    shown = static_figure.figure(regard.show(weights[None], tokens=tokens).payload)
+    shown.canvas.draw()
+    assert [label.get_text() for label in shown.axes[0].get_xticklabels()] == [r"\$_{\$", "?", "a"]
+
+
+@pytest.mark.parametrize("rows", [[0], [0, 4], [3, 1]])
+def test_rows_of_a_causal_map_see_as_many_keys_as_in_the_whole_map(rows):
+    logits = torch.randn(2, 5, 5).masked_fill(torch.ones(5, 5).triu(1).bool(), -math.inf)
+    weights = logits.softmax(-1)[:, rows]
+    counts, mask = visible_keys(weights, "sdpa", rows, 5)
+    assert counts.tolist() == [row + 1 for row in rows]
+    assert torch.equal(mask, torch.ones(5, 5).tril().bool()[rows])

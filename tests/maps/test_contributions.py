@@ -138,3 +138,30 @@ def test_unknown_contributions_say_so():
         for ask in (maps[0].contributions, maps[0].head_contributions, maps.contributions):
             with pytest.raises(ValueError, match="output projection was not found, or it was captured without"):
                 ask()
+
+
+class ByHand(nn.Module):
+    """Attention with dropout, by a kernel or written out."""
+
+    def __init__(self, kernel):
+        super().__init__()
+        self.kernel, self.num_heads = kernel, 2
+        self.qkv, self.proj = nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        if self.kernel:
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+        else:
+            mixed = nn.functional.dropout((q @ k.mT / 2).softmax(-1), 0.5) @ v
+        return self.proj(mixed.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_contributions_contain_no_dropout(kernel):
+    torch.manual_seed(0)
+    model, x = ByHand(kernel).double(), torch.randn(2, 5, 8, dtype=torch.float64)
+    value = model.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)[2]
+    with torch.no_grad():
+        maps = check(model, lambda: model(x), model.proj.weight, value)
+    assert maps[0].agrees

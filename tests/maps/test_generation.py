@@ -72,6 +72,23 @@ def test_a_generation_equals_one_pass_over_the_final_text(text_model, kind):
         torch.testing.assert_close(maps.generation().stack(), whole.stack())
 
 
+def test_a_padded_prompt_is_joined_without_a_cache(transformers):
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**SMALL, eos_token_id=None, attn_implementation="eager")
+    model = transformers.LlamaForCausalLM(config).eval()
+    prompt, mask = torch.randint(1, 50, (2, 7)), torch.ones(2, 7, dtype=torch.long)
+    mask[0, :3] = 0  # these tokens see nothing, so that their rows are even, also over keys that come later
+    with torch.no_grad(), regard.capture(model) as maps:
+        output = model.generate(prompt, attention_mask=mask, use_cache=False, **LENGTH)
+    whole = maps.generation(output)
+    torch.testing.assert_close(whole.stack(), torch.stack([found.calls[-1].weights for found in maps.values()]))
+    even = Maps([Map("attn", [AttentionRecord.given(torch.full((1, 1, n, n), 1 / n)) for n in (3, 4)])])
+    for call in even[0].calls:
+        call.axes = MapAxes(positions=Positions(0, *call.shape[2:3], 0, *call.shape[3:], call.shape[3]))
+    with pytest.raises(ValueError, match="starts a sequence of its own"):
+        even.generation()
+
+
 @pytest.mark.parametrize(
     "more", [{}, {"do_sample": True, "top_p": 0.9}, {"num_beams": 2}], ids=["greedy", "sampled", "beams"]
 )

@@ -384,3 +384,31 @@ def test_a_learned_sink_by_logsumexp_belongs_to_the_map(divided):
     torch.testing.assert_close(maps["Sink"].weights, expected)
     torch.testing.assert_close(maps["Sink"].weights @ v, out)
     torch.testing.assert_close(part["Sink"].weights, expected[:, 1:, 3:4])
+
+
+@pytest.mark.parametrize("heads", [[1, 0], [0, 0], [1], slice(None)])
+def test_heads_in_any_order_agree_on_the_fast_path(heads):
+    torch.manual_seed(0)
+    layer, x = nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(2, 6, 8)
+    with torch.no_grad(), regard.capture(layer) as whole:
+        layer(x, x, x)
+    with torch.no_grad(), regard.capture(layer, heads=heads) as maps:  # a warning would be an error here
+        layer(x, x, x)
+    assert maps[0].kind == "fast path"
+    assert maps[0].agrees
+    torch.testing.assert_close(maps[0].weights, whole[0].weights[:, heads])
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_a_sample_of_padding_alone_does_not_hide_the_heads_of_the_others(batch_first):
+    """Torch computes NaN for it, and numbers for the others."""
+    torch.manual_seed(0)
+    layer, x = nn.MultiheadAttention(8, 2, batch_first=batch_first), torch.randn(3, 5, 8)
+    padding = torch.zeros(3, 5, dtype=torch.bool)
+    padding[1], padding[2, 3:] = True, True
+    given = x if batch_first else x.transpose(0, 1)
+    with torch.no_grad(), pytest.warns(UserWarning, match="do not reproduce"), regard.capture(layer) as maps:
+        _, weights = layer(given, given, given, key_padding_mask=padding, average_attn_weights=False)
+    assert maps[0].axes == "known"
+    assert weights[1].isnan().all()
+    torch.testing.assert_close(maps[0].weights, weights, equal_nan=True)

@@ -124,3 +124,27 @@ def test_windows_of_transformers(transformers, kind):
     near = torch.arange(25).reshape(5, 5)[:2, :2].flatten()
     assert first.weights[:, :, 0, near].min() > 0
     torch.testing.assert_close(first.weights[:, :, 0, near].sum(-1), first.weights[:, :, 0].sum(-1))
+
+
+def test_rows_of_windows_are_no_rows_of_the_image(timm):
+    torch.manual_seed(0)
+    options = {"img_size": 16, "patch_size": 2, "window_size": 4, "embed_dim": 8, "depths": (1,), "num_heads": (2,)}
+    model, x = timm.models.swin_transformer.SwinTransformer(**options, num_classes=3).eval(), torch.randn(2, 3, 16, 16)
+    with torch.no_grad(), regard.capture(model) as whole:
+        model(x)
+    torch.testing.assert_close(whole[0].row(-3), whole[0].weights[:, :, 61])
+    torch.testing.assert_close(whole[0].block([9, 2], slice(1, 8)), whole[0].weights[:, :, [9, 2], 1:8])
+    with pytest.raises(IndexError, match="from -64 to 63, got 64"):
+        whole[0].row(64)
+    with torch.no_grad(), regard.capture(model, rows=[0, 3]) as rows:
+        model(x)
+    assert rows[0].shape == (8, 2, 2, 16)
+    assert "rows= are those of each window" in str(rows)
+    for use in (
+        rows[0].layout,
+        lambda: regard.show(rows, image=x[0]),
+        lambda: regard.figures.attention(rows[0], query=3),
+    ):
+        with pytest.raises(ValueError, match=r"how the 16 tokens of .* lie on a grid is not known"):
+            use()
+    assert rows[0].layout((4, 4)).prefix == 0

@@ -17,6 +17,8 @@ export interface LayerAbout {
   kernel: string | null;
   calls: number;
   joined: boolean;
+  /** How many of the last rows were generated one by one. */
+  steps?: number;
   /** The layout of the keys, if known: prefix tokens, then a grid, row by row. */
   grid?: number[] | null;
   prefix?: number;

@@ -18,6 +18,8 @@ import type { ViewProps } from "./index";
 interface Side {
   queries: number;
   keys: number;
+  /** The numbers of the queries, where some were chosen. */
+  rows: number[] | null;
   /** Whether queries and keys are tokens of the text. */
   named: [boolean, boolean];
   residual: number | null;
@@ -142,9 +144,10 @@ function tableOf(payload: Payload<Meta>, layer: number, head: number, side: numb
   const { layers, tokens } = payload.meta;
   const about = layers[layer];
   const first = side === 2 ? 0 : side;
-  const { queries, keys, named } = about.sides[first];
-  const label = (count: number, axis: number) => Array.from({ length: count }, (_, i) => (named[axis] && tokens[first] ? tokens[first]![i] : String(i)));
-  const [asks, reads] = [label(queries, 0), label(keys, 1)];
+  const { queries, keys, named, rows: numbers } = about.sides[first];
+  const label = (at: number, axis: number) => (named[axis] && tokens[first] ? tokens[first]![at] : String(at));
+  const asks = Array.from({ length: queries }, (_, i) => label(numbers ? numbers[i] : i, 0));
+  const reads = Array.from({ length: keys }, (_, i) => label(i, 1));
   const visible = payload.values(`visible_${SIDES[first]}${layer}`);
   if (side < 2) return makeTable(weightsOf(payload, layer, head, side), keys, asks, reads, false, visible);
   const rows = about.rows.map(([row]) => row);

@@ -317,7 +317,17 @@ function rowOf(layer: Layer<ImageAbout>, shown: Choice, query: Query, rollout: R
   return layer.mean().subarray(at * layer.keys, (at + 1) * layer.keys);
 }
 
-function startQuery(about: ImageAbout): Query {
+export function startQuery(about: ImageAbout): Query {
+  const usual = usualQuery(about);
+  // Where rows were chosen, the view opens on one of them.
+  if (!about.rows || about.rows.includes(queryIn(about, usual))) return usual;
+  const first = about.rows[0];
+  if (first < about.query_prefix) return { prefix: first, y: 0.5, x: 0.5 };
+  const place = first - about.query_prefix;
+  return centerOf(about.query_grid!, Math.floor(place / about.query_grid![1]), place % about.query_grid![1]);
+}
+
+function usualQuery(about: ImageAbout): Query {
   if (about.query_prefix > 0) return { prefix: 0, y: 0.5, x: 0.5 };
   return centerOf(about.query_grid!, Math.floor(about.query_grid![0] / 2), Math.floor(about.query_grid![1] / 2));
 }

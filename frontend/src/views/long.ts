@@ -21,6 +21,8 @@ interface LongAbout extends LayerAbout {
   cell: [number, number];
   /** Queries per bin of the entropy, and keys per bin of the received mass. */
   bin: [number, number];
+  /** Whether queries and keys are tokens of the text. */
+  named: [boolean, boolean];
 }
 
 interface Meta {
@@ -91,10 +93,10 @@ export function LongView({ payload, host }: ViewProps): VNode {
     <${Select} label="layer" value=${String(safe.layer)} options=${layers.map((layer, i) => [String(i), layer.name])} onChange=${(value: string) => choose(Number(value), safe.head)} />
     <${Select} label="head" value=${String(safe.head)} options=${layers[safe.layer].heads.map((head, i) => [String(i), `head ${head}`])} onChange=${(value: string) => choose(safe.layer, Number(value))} />
     <${Slider} label="zoom" value=${-Math.log2(view.share)} min=${0} max=${Math.ceil(-Math.log2(smallest))} step=${0.1} text=${`${(1 / view.share).toFixed(view.share > 0.1 ? 1 : 0)}×`} onInput=${(value: number) => zoom(view.share * 2 ** value)} />
-    ${rows.length ? html`<${Select} label="row in full" value=${String(row)} options=${[["-1", "none"], ...rows.map((number, i) => [String(i), tokens ? `${number} ${visible(tokens[number] ?? "")}` : String(number)])]} onChange=${(value: string) => setRow(Number(value))} />` : null}
+    ${rows.length ? html`<${Select} label="row in full" value=${String(row)} options=${[["-1", "none"], ...rows.map((number, i) => [String(i), tokens && about.named[0] ? `${number} ${visible(tokens[number] ?? "")}` : String(number)])]} onChange=${(value: string) => setRow(Number(value))} />` : null}
     ${tokens ? html`<div class="rg-control"><label>find a token <input type="search" value=${text} size="10" onInput=${(event: Event) => setText((event.target as HTMLInputElement).value)} /></label>
       <output>${text ? `${found.length}${found.length === 2000 ? "+" : ""} found` : ""}</output>
-      ${found.length ? html`<${Button} label="go to the next one" onClick=${() => setView(nextPlace(view, found, about.keys, smallest))}>next<//>` : null}</div>` : null}
+      ${found.length ? html`<${Button} label="go to the next one" onClick=${() => setView(nextPlace(view, found, about.named[1] ? about.keys : about.queries, smallest))}>next<//>` : null}</div>` : null}
   `;
   return html`<${Frame}
     name="long"
@@ -209,16 +211,16 @@ function labels(pen: Parameters<Draw>[0], theme: Theme, { map, received, entropy
   pen.fillStyle = theme.muted;
   pen.font = `10px ${theme.font}`;
   pen.textBaseline = "middle";
-  const name = (share: number, count: number) => {
+  const name = (share: number, count: number, named: boolean) => {
     const number = Math.min(count - 1, Math.floor(share * count));
-    return tokens && view.share * count < 400 && tokens[number] !== undefined ? `${number} ${visible(tokens[number]).slice(0, 8)}` : number.toLocaleString("en");
+    return tokens && named && view.share * count < 400 && tokens[number] !== undefined ? `${number} ${visible(tokens[number]).slice(0, 8)}` : number.toLocaleString("en");
   };
   for (let i = 0; i <= 4; i++) {
     const part = i / 4;
     pen.textAlign = "right";
-    pen.fillText(name(view.y + part * view.share, about.queries), map.x - 5, map.y + part * map.height);
+    pen.fillText(name(view.y + part * view.share, about.queries, about.named[0]), map.x - 5, map.y + part * map.height);
     pen.textAlign = i === 0 ? "left" : i === 4 ? "right" : "center";
-    pen.fillText(name(view.x + part * view.share, about.keys), map.x + part * map.width, received.y + received.height + 9);
+    pen.fillText(name(view.x + part * view.share, about.keys, about.named[1]), map.x + part * map.width, received.y + received.height + 9);
   }
   pen.textAlign = "left";
   pen.fillText("keys →  queries ↓", map.x, 9);
@@ -233,8 +235,8 @@ function marks(pen: Parameters<Draw>[0], theme: Theme, { map }: Boxes, view: Win
   for (const token of found) {
     const x = (((token + 0.5) / about.keys - view.x) / view.share) * map.width;
     const y = (((token + 0.5) / about.queries - view.y) / view.share) * map.height;
-    if (x >= 0 && x <= map.width) pen.fillRect(map.x + x - 0.5, map.y + map.height + 1, 1.5, 7);
-    if (y >= 0 && y <= map.height) pen.fillRect(map.x + map.width + 1, map.y + y - 0.5, 7, 1.5);
+    if (about.named[1] && x >= 0 && x <= map.width) pen.fillRect(map.x + x - 0.5, map.y + map.height + 1, 1.5, 7);
+    if (about.named[0] && y >= 0 && y <= map.height) pen.fillRect(map.x + map.width + 1, map.y + y - 0.5, 7, 1.5);
   }
 }
 
@@ -268,10 +270,11 @@ function valueIn(about: LongAbout, cells: Cells, { q, k }: Place): number {
   return cells.data[row * cells.columns + column] ?? 0;
 }
 
-function tipText(about: LongAbout, cells: Cells, measure: Measure, place: Place, tokens: string[] | null): string {
+export function tipText(about: LongAbout, cells: Cells, measure: Measure, place: Place, tokens: string[] | null): string {
   const [queries, keys] = [cellOf(place.q, about.queries, about.cell[0]), cellOf(place.k, about.keys, about.cell[1])];
   const value = percent(valueIn(about, cells, place));
-  return `${range(queries, tokens)} → ${range(keys, tokens)}  ${measure === "mass" ? `${value} of each query` : `largest ${value}`}`;
+  const [asks, reads] = about.named.map((named) => (named ? tokens : null));
+  return `${range(queries, asks)} → ${range(keys, reads)}  ${measure === "mass" ? `${value} of each query` : `largest ${value}`}`;
 }
 
 function describe(about: LongAbout, head: number, cells: Cells, measure: Measure, over: Place | null, received: Curve, entropy: Curve, tokens: string[] | null): string {

@@ -87,7 +87,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   const read = shown.which === "rollout" && rollout ? rollout.source : layer;
   const special = useMemo(() => Object.values(meta.tokens).some((list) => list.some(isSpecial)), [payload]);
   // After generation the rows of all steps are concatenated: `written` limits them to the first steps.
-  const steps = layer.about.joined ? layer.about.calls - 1 : 0;
+  const steps = layer.about.steps ?? 0;
   const later = written === null ? 0 : Math.max(0, steps - written);
   const cut = ([queries, keys]: [string[], string[]]): [string[], string[]] => [queries.slice(0, queries.length - later), layer.queries === layer.keys ? keys.slice(0, keys.length - later) : keys];
   const on = useMemo(() => layer.about.heads.map((_, head) => head).filter((head) => !off.has(head)), [layer, off]);

@@ -109,7 +109,10 @@ class Edit:
             elif isinstance(new, Tensor):
                 values = table_of(new, edges, wanted, record.name).look_up(record, edges, rows)
             elif callable(new):
-                values = self._called(new, part, record.name)
+                # The rows of this edit alone: others that are active at the same time may change more.
+                own = (edges.query[:, rows] >= 0).any(0).to(weights.device)
+                values = part.clone()
+                values[:, :, own] = self._called(new, part[:, :, own], record.name)
             else:
                 values = torch.as_tensor(float(new))
             changed = with_weights(part, values.to(weights.device), mask, self.renormalize, record.name)
@@ -193,10 +196,17 @@ class _Editor(RecordListener):
         rows = torch.cat([edges.rows for _, edges in edits]).unique()
         heads = sorted({head for _, edges in edits for head in edges.heads})
         chosen = [edit for edit, _ in edits]
+        by_function = any(callable(edit.weights) for edit in chosen)
 
         def edited(some: Selection, which: Selection) -> Tensor:
             part = torch.arange(record.shape[2])[some.cpu() if isinstance(some, Tensor) else some]
-            return _weights(record, chosen, part, call)[:, which]
+            if not by_function:
+                return _weights(record, chosen, part, call)[:, which]
+            # A function sees all rows that it changes, also if a capture asks for some of them, or for others.
+            whole, found = _weights(record, chosen, rows, call), _weights(record, [], part, call).clone()
+            at = torch.isin(part, rows)
+            found[:, :, at.to(found.device)] = whole[:, :, torch.searchsorted(rows, part[at]).to(whole.device)]
+            return found[:, which]
 
         running.edited = edited  # for a capture inside the block
         with torch.autocast(running.device.type, enabled=False):

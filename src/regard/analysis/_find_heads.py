@@ -127,7 +127,8 @@ def find_heads(
             heads), with which a head's score is their overlap Σ min(A, P); or a function of query and key numbers,
             ``(queries, 1)`` and ``(1, keys)``, that returns such a tensor.
         ids: the tokens, ``(batch, tokens)`` or ``(tokens,)``.
-        keep: False for padding, ``(batch, keys)``. Causal maps are recognized.
+        keep: False for padding, ``(batch, keys)``: padding is not a key, and not a query if the tokens attend to each other.
+            Causal maps are recognized.
         radius: how far ``"local"`` reaches.
         margin: the lift from which a head counts as found.
 
@@ -178,8 +179,9 @@ def _score(
     kept = kept_keys(weights, keep)
     wanted = _wanted(pattern, call, kept, ids, radius)
     wanted = PatternKeys(wanted.weights.to(weights.device) * kept.mask, wanted.boolean)
-    # Rows that attend to nothing are padding.
+    # Rows that attend to nothing are padding, and so are the queries of tokens that are.
     present = wanted.weights.sum(-1).gt(0) & weights.sum((1, 3)).gt(0)
+    present = present & kept.tokens if queries == keys else present
     count = int(present.expand(batch, -1).sum())
     even = kept.mask / kept.mask.sum(-1, keepdim=True).clamp_min(1)
     total = (wanted.overlap(weights) * present[:, None]).sum((0, 2))

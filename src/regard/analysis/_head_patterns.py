@@ -24,6 +24,11 @@ class Kept:
     def shape(self) -> tuple[int, int, int]:
         return self.batch, self.mask.shape[1], self.mask.shape[2]
 
+    @property
+    def tokens(self) -> Tensor:
+        """Whether each key is no padding, ``(batch or 1, keys)``."""
+        return self.mask.amax(1) > 0
+
 
 def kept_keys(weights: Tensor, keep: Tensor | None) -> Kept:
     """The keys of a map ``(batch, heads, queries, keys)``: those before the query if it is causal, without padding."""
@@ -73,7 +78,9 @@ def named_pattern(pattern: Pattern, kept: Kept) -> PatternKeys:
     if pattern.name == "previous":
         chosen = (read == asked - 1)[None]
     elif pattern.name == "first":
-        chosen = ((read == 0) & (asked > 0))[None]
+        # Padding may come before the first token.
+        first = kept.tokens.to(torch.uint8).argmax(-1).cpu()[:, None, None]
+        chosen = (read == first) & (asked > first)
     elif pattern.name == "local":
         chosen = _local(pattern, keys)[None]
     else:

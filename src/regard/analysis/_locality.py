@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.analysis._fit import fit_gaussians
-from regard.analysis._statistics import coordinates, on_grid
+from regard.analysis._statistics import mean_distance, mean_of_rows, on_grid
 from regard.functional import gaussian_weights
 from regard.maps import Layout, Map, Maps, check_maps, check_over_tokens
 from regard.support.tables import text_table
@@ -137,9 +137,9 @@ def _fitted(found: Map, layout: Layout) -> list[Head]:
     local = on_grid(found, layout).double()
     causal = _is_causal(local, layout)
     fitted = fit_gaussians(local, layout.grid, causal)
-    places = coordinates(layout.grid, local.device, local.dtype)
-    away = (local * torch.cdist(places, places)).sum(-1).mean((0, 2))
-    outside = found.weights[:, :, layout.prefix :, : layout.prefix].double().mean((0, 2))
+    away = mean_distance(local, layout)
+    whole = found.weights[:, :, layout.prefix :].double()
+    outside = [mean_of_rows(whole[..., token], whole) for token in range(layout.prefix)]
     numbers = found.latest.heads or tuple(range(local.shape[1]))
     heads = []
     for i, number in enumerate(numbers):
@@ -150,12 +150,13 @@ def _fitted(found: Map, layout: Layout) -> list[Head]:
             sharpness=float(fitted.sharpness[i]),
             fit=float(fitted.fit[i]),
             overlap=0.0,
-            prefix=tuple(outside[i].tolist()),
+            prefix=tuple(float(share[i]) for share in outside),
             distance=float(away[i]),
             causal=causal,
         )
         gaussian = head.weights(layout.grid).to(local)
-        overlap = 1 - 0.5 * (local[:, i] - gaussian).abs().sum(-1).mean()
+        apart = (local[:, i] - gaussian).abs().sum(-1)
+        overlap = 1 - 0.5 * mean_of_rows(apart[:, None], local[:, i : i + 1])
         heads.append(replace(head, overlap=float(overlap)))
     return heads
 

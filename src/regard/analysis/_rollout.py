@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.analysis._statistics import check_all_rows
 from regard.maps import (
     Layout,
     Map,
@@ -199,6 +200,8 @@ def _encoder_and_decoder(steps: list[_Step], stacks: dict[str, list[str]]) -> tu
 def _steps(maps: Any) -> list[_Step]:
     if isinstance(maps, Maps):
         check_over_tokens(maps, "rollout")
+        for _, call in maps.last_run:
+            check_all_rows(call, "rollout needs")
         return [_Step(name, call.weights, call.layout) for name, call in maps.last_run]
     if not is_iterable(maps) or isinstance(maps, Tensor | str | bytes | nn.Module | range | dict):
         raise TypeError(f"maps must be what regard.capture gives, or several tensors, got {describe(maps)}")
@@ -217,7 +220,7 @@ def _check_square(step: _Step) -> None:
     if queries != keys:
         raise ValueError(
             f"{step.shown} has {queries} queries and {keys} keys: rollout needs self-attention, "
-            'with all rows; choose it, as in maps["encoder.*"]'
+            'with all rows; choose it, as in maps["encoder.*"], and after generate pass maps.generation()'
         )
 
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.maps import Layout, Map, Maps, check_maps, check_over_tokens
+from regard.maps import AttentionRecord, Layout, Map, Maps, check_maps, check_over_tokens
 
 
 def entropy(maps: Maps | Sequence[Map]) -> dict[str, Float[Tensor, " heads"]]:
@@ -24,7 +24,8 @@ def entropy(maps: Maps | Sequence[Map]) -> dict[str, Float[Tensor, " heads"]]:
     tensor([4.])
     """
     maps = check_maps(maps)
-    return {name: _row_mean(torch.special.entr(_rows(_weights(found))).sum(-1), found) for name, found in maps.items()}
+    rows = {name: _rows(_weights(found)) for name, found in maps.items()}
+    return {name: mean_of_rows(torch.special.entr(weights).sum(-1), weights) for name, weights in rows.items()}
 
 
 def distance(
@@ -34,7 +35,8 @@ def distance(
 
     .. math:: d = \tfrac{1}{|q|} \sum_q \sum_k A_{qk} \lVert k - q \rVert
 
-    Only queries and keys on the grid count, and each row's weights on the grid are normalized to sum to 1.
+    Only queries and keys on the grid count, and each row's weights on the grid are normalized to sum to 1. Queries that
+    attend to nothing there (padding) do not count.
 
     Args:
         grid, prefix: the layout of the tokens, for models that do not state it.
@@ -45,9 +47,22 @@ def distance(
     for name, one in maps.items():
         layout = one.layout(grid, prefix)
         local = on_grid(one, layout)
-        places = coordinates(layout.grid, local.device, local.dtype)
-        found[name] = (local * torch.cdist(places, places)).sum(-1).mean((0, 2))
+        found[name] = mean_distance(local, layout)
     return found
+
+
+def mean_distance(local: Float[Tensor, "batch heads tokens tokens"], layout: Layout) -> Float[Tensor, " heads"]:
+    """How far the rows of :func:`on_grid` look, averaged over those that attend to something."""
+    places = coordinates(layout.grid, local.device, local.dtype)
+    return mean_of_rows((local * torch.cdist(places, places)).sum(-1), local)
+
+
+def mean_of_rows(
+    values: Float[Tensor, "batch heads queries"], weights: Float[Tensor, "batch heads queries keys"]
+) -> Float[Tensor, " heads"]:
+    """The mean of a number for each row of the weights, over the rows that attend to something."""
+    attends = weights.sum(-1) > 0
+    return (values * attends).sum((0, 2)) / attends.sum((0, 2)).clamp_min(1)
 
 
 def on_grid(found: Map, layout: Layout) -> Float[Tensor, "batch heads queries keys"]:
@@ -58,8 +73,16 @@ def on_grid(found: Map, layout: Layout) -> Float[Tensor, "batch heads queries ke
             f"{found.name!r} has {weights.shape[2]} queries and {weights.shape[3]} keys: "
             f"distances need self-attention with all rows kept"
         )
+    check_all_rows(found.latest, "distances need")
     local = weights[:, :, layout.prefix :, layout.prefix :]
     return _rows(local)
+
+
+def check_all_rows(record: AttentionRecord, needs: str) -> None:
+    """Raise an error if ``rows=`` chose other rows than all of them, in their order."""
+    if record.rows is not None and record.rows != tuple(range(record.shape[2])):
+        first = ", ".join(map(str, record.rows[:5])) + (", …" if len(record.rows) > 5 else "")
+        raise ValueError(f"{record.name!r} has the rows {first}: {needs} self-attention with all rows, in their order")
 
 
 def coordinates(grid: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Float[Tensor, "tokens axes"]:
@@ -80,8 +103,3 @@ def _rows(weights: Tensor) -> Tensor:
 def _weights(found: Map) -> Tensor:
     weights = found.weights
     return weights if weights.dtype is torch.float64 else weights.float()
-
-
-def _row_mean(values: Float[Tensor, "batch heads queries"], found: Map) -> Float[Tensor, " heads"]:
-    attends = _weights(found).sum(-1) > 0
-    return (values * attends).sum((0, 2)) / attends.sum((0, 2)).clamp_min(1)

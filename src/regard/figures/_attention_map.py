@@ -19,7 +19,7 @@ def attention(found: Map, *, sample: int = 0, query: int | None = None, path: Pa
     Args:
         found: a map, such as ``maps[-1]``.
         sample: which sample of the batch.
-        query: which query; the grid of the tokens must be known.
+        query: the number of the query, also if ``rows=`` chose some; the grid of the tokens must be known.
         path: where to save the figure.
 
     >>> from regard.maps import AttentionRecord, Map
@@ -31,15 +31,15 @@ def attention(found: Map, *, sample: int = 0, query: int | None = None, path: Pa
         raise TypeError(f"found must be one map, such as maps[-1], got {describe(found)}")
     weights = found.weights
     check_index("sample", sample, weights.shape[0], "the batch size")
-    visible, _ = visible_keys(weights[sample], found.latest.kind)
+    latest = found.latest
+    visible, _ = visible_keys(weights[sample], latest.kind, latest.rows, latest.asked)
     signed, top = bool((weights[sample] < 0).any()), float(visible.max())
     maps = plain(weights[sample]) * plain(visible)[:, None]
     title = found.name
     if query is not None:
-        check_index("query", query, maps.shape[1], "the number of queries")
         layout = found.layout()
         sides = layout.grid if len(layout.grid) == 2 else (1, math.prod(layout.grid))
-        maps = maps[:, query, layout.prefix :].reshape(-1, *sides)
+        maps = maps[:, _place(found, query, maps.shape[1]), layout.prefix :].reshape(-1, *sides)
         title = f"{found.name}, query {query}"
     numbers = found.latest.heads or range(len(maps))
     rows, columns = arrange(len(maps), math.ceil(math.sqrt(len(maps))))
@@ -55,3 +55,17 @@ def attention(found: Map, *, sample: int = 0, query: int | None = None, path: Pa
         panel.set_title(f"head {head}", fontsize=8)
     add_color_bar(figure, panels, shown, top, signed, title)
     return finish(figure, path)
+
+
+def _place(found: Map, query: int, count: int) -> int:
+    """The place of a query among the rows that were kept."""
+    rows, asked = found.latest.rows, found.latest.asked
+    if rows is None:
+        check_index("query", query, count, "the number of queries")
+        return query
+    if asked is not None:
+        check_index("query", query, asked, "the number of queries")
+        query %= asked
+    if query not in rows:
+        raise ValueError(f"query must be one of the rows of {found.name!r} that were kept, {list(rows)}, got {query!r}")
+    return rows.index(query)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.figures._checks import is_drawable, is_matrix, is_pair_of_numbers
 from regard.figures._color_scale import add_color_bar, paint, scale_position
-from regard.figures.style import COLORS, Axes, Figure, PathArgument, finish, frame, new_figure, plain
+from regard.figures.style import COLORS, Axes, Figure, PathArgument, finish, frame, new_figure, plain, plain_label
 from regard.maps import Map, Maps, check_maps
 from regard.support.checks import check_sides, describe
 
@@ -28,7 +28,8 @@ def image_attention(
     All heads share one color scale, relative to uniform attention over the tokens of the layer.
 
     Args:
-        maps: the maps of one pass over the image. Maps without a grid are omitted; if none has a grid, the result is None.
+        maps: the maps of one pass over the image. Maps without a grid are omitted, and maps whose ``rows=`` do not include the
+            query; if none is left, the result is None.
         image: the image for display.
         query: (row, column) of the query, on the grid of the first layer; the center by default. Layers with fewer
             tokens show the token at the same place. Layers with a class token show where the class token looks instead,
@@ -50,12 +51,22 @@ def image_attention(
         raise TypeError(f"query must be (row, column), got {describe(query)}")
     if grid is not None:
         grid = check_sides("grid", grid)
-    shown = [found for found in maps.values() if _is_on_grid(found, grid)][:MOST_LAYERS]
-    if not shown:
+    on_grid = [found for found in maps.values() if _is_on_grid(found, grid)]
+    if not on_grid:
         return None
-    first = shown[0].layout(grid).grid
+    first = on_grid[0].layout(grid).grid
     if query is not None and not all(0 <= at < size for at, size in zip(query, first, strict=True)):
         raise ValueError(f"query is {query}, but must lie on the grid {first} of the first layer")
+
+    def place(found: Map) -> tuple[int, int]:
+        rows, columns = found.layout(grid).grid
+        if query is None:
+            return rows // 2, columns // 2
+        return query[0] * rows // first[0], query[1] * columns // first[1]
+
+    shown = [found for found in on_grid if _row(found, found.layout(grid), place(found)) is not None][:MOST_LAYERS]
+    if not shown:
+        return None
     heads = min(MOST_HEADS, max(found.shape[1] for found in shown))
     figure, panels = new_figure(len(shown), heads + 1, width=1.3, height=1.45)
     for panel in panels:
@@ -63,13 +74,8 @@ def image_attention(
     top = float(max(found.shape[3] for found in shown))
     painted = None
     for row, found in enumerate(shown):
-        layout = found.layout(grid)
-        rows, columns = layout.grid
-        at = (rows // 2, columns // 2)
-        if query is not None:
-            at = (query[0] * rows // first[0], query[1] * columns // first[1])
         line = panels[row * (heads + 1) : (row + 1) * (heads + 1)]
-        painted = _draw_layer(line, found, layout, image, at, top)
+        painted = _draw_layer(line, found, found.layout(grid), image, place(found), top)
     seen = "the class token" if shown[0].layout(grid).prefix else "the marked token"
     add_color_bar(figure, panels, painted, top, False, f"Where heads look from {seen}")
     return finish(figure, path)
@@ -79,24 +85,32 @@ def _draw_layer(panels: Sequence[Axes], found: Any, layout: Any, image: Tensor, 
     """Draw the image with the query marked, then the weights of each head; returns the last image for the color bar."""
     from matplotlib.patches import Rectangle
 
-    queries = found.shape[2]
     rows, columns = layout.grid
     pixels = image.permute(1, 2, 0).cpu().numpy()
     panels[0].imshow(pixels if pixels.shape[2] == 3 else pixels[:, :, 0], cmap="gray", vmin=0, vmax=255)
     panels[0].set_title(found.name.removesuffix(".inner").removesuffix(".attention"), fontsize=7)
-    place = 0
-    if not layout.prefix and queries > 1:
-        place = at[0] * columns + at[1]
+    if not layout.prefix and found.latest.shape[2] > 1:
         height, width = image.shape[1] / rows, image.shape[2] / columns
         corner = (at[1] * width - 0.5, at[0] * height - 0.5)  # pixels are drawn around whole numbers
         panels[0].add_patch(Rectangle(corner, width, height, facecolor="none", edgecolor=COLORS[1]))
-    for head, panel in enumerate(panels[1 : 1 + found.shape[1]]):
-        lift = plain(found.weights[0, head, place, layout.prefix :]).reshape(rows, columns) * found.shape[3]
+    weights = found.weights[0, :, _row(found, layout, at), layout.prefix :]
+    numbers = found.latest.heads or range(len(weights))
+    for number, row, panel in zip(numbers, weights, panels[1:], strict=False):
+        lift = plain(row).reshape(rows, columns) * found.shape[3]
         painted = paint(panel, scale_position(lift, top))
         panel.set_aspect("equal")
         frame(panel)
-        panel.set_title(f"head {head}", fontsize=7)
+        panel.set_title(f"head {number}", fontsize=7)
     return painted
+
+
+def _row(found: Map, layout: Any, at: tuple[int, int]) -> int | None:
+    """The place of the query among the rows that were kept: the class token, or the one at this place of the grid."""
+    rows, queries = found.latest.rows, found.latest.shape[2]
+    number = 0 if layout.prefix or queries == 1 else at[0] * layout.grid[1] + at[1]
+    if rows is None:
+        return number
+    return rows.index(number) if number in rows else None
 
 
 def _is_on_grid(found: Any, grid: tuple[int, int] | None) -> bool:
@@ -131,8 +145,8 @@ def alignment(
     top = float(weights.shape[1])
     painted = paint(panel, scale_position(plain(weights) * top, top))
     panel.set_aspect("equal")
-    panel.set_xticks(range(len(read)), labels=[_visible(token) for token in read], fontsize=7)
-    panel.set_yticks(range(len(written)), labels=[_visible(token) for token in written], fontsize=7)
+    panel.set_xticks(range(len(read)), labels=[plain_label(_visible(token)) for token in read], fontsize=7)
+    panel.set_yticks(range(len(written)), labels=[plain_label(_visible(token)) for token in written], fontsize=7)
     panel.xaxis.tick_top()
     panel.set_title("Attention of each written character to each one read", fontsize=9)
     panel.set_xlabel("read", fontsize=8)

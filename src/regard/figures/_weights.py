@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.figures._color_scale import STOPS, add_color_bar, paint, pooled, scale_position
-from regard.figures.style import Figure, new_figure, plain
+from regard.figures.style import Figure, new_figure, plain, plain_label
 
 COLUMN = 3.4  # inches: one column of a two-column paper
 
@@ -140,7 +140,7 @@ def weight_segments(
     if text:
         best = sorted(sorted(range(len(text)), key=lambda i: -abs(text[i][1]))[:most])
         found[-1].barh(range(len(best)), [100 * text[i][1] for i in best], color=STOPS[4], height=0.7)
-        found[-1].set_yticks(range(len(best)), [text[i][0].replace("$", r"\$") for i in best], fontsize=6)
+        found[-1].set_yticks(range(len(best)), [plain_label(text[i][0]) for i in best], fontsize=6)
         found[-1].invert_yaxis()
         found[-1].set_xlabel("attention in %", fontsize=7)
         found[-1].tick_params(axis="x", labelsize=6)
@@ -154,6 +154,6 @@ def weight_segments(
 def _labels(axis: Any, labels: Sequence[str] | None, count: int, turn: int) -> None:
     every = max(1, math.ceil(count / 40))
     at = list(range(0, count, every))
-    names = [str(number) if labels is None else labels[number].replace("$", r"\$") for number in at]
+    names = [str(number) if labels is None else plain_label(labels[number]) for number in at]
     axis.set_ticks(at, names, rotation=turn, fontsize=min(7.0, 190 / max(1, len(at))))
     axis.set_tick_params(length=0, pad=2)

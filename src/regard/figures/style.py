@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from regard.support.checks import check_path
+from regard.support.text import whole_characters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
@@ -82,3 +83,12 @@ def arrange(panels: int, columns: int | None = None) -> tuple[int, int]:
 def plain(value: Tensor) -> Tensor:
     """A tensor for matplotlib: float64, on the CPU, without gradients."""
     return value.detach().double().cpu()
+
+
+def plain_label(text: str) -> str:
+    """A token as a label: not read as a formula, and without halves of characters, which no font has.
+
+    >>> plain_label("$5")
+    '\\\\$5'
+    """
+    return whole_characters(text).replace("$", r"\$")

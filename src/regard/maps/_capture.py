@@ -119,7 +119,7 @@ class Capture(Revisions):
         if self.long.overview is not None and torch.cuda.is_initialized():
             torch.cuda.synchronize()  # overviews are copied to the host asynchronously
         if self.stream is not None:
-            self.storage.finish(self.maps.records)
+            self.storage.finish((self.maps.records, self.maps.missed, self.maps.notes))
         if kind is None:
             self._warn()
 
@@ -190,7 +190,9 @@ class Capture(Revisions):
             with torch.inference_mode(False), torch.no_grad():
                 projections.projected(record, running.value, *running.projection())
         else:
-            projections.expect(record, running.value, running.output)
+            with torch.inference_mode(False), torch.no_grad(), ModesOff(running.device):
+                clean = running.clean_output
+            projections.expect(record, running.value, running.output, clean)
 
     def fold(self, name: str) -> None:
         if self.reduce is not None and name in self._waiting:
@@ -202,6 +204,8 @@ class Capture(Revisions):
         """How the keys lie on an image: as the caller says with ``grid=`` if that fits, else as the model states it."""
         known, declared = record.layout, record.running.layout_declared
         options = self._options if record.windows is None else self._options._replace(grid=None)
+        if record.windows is not None and record.rows is not None:
+            self.noted(record.name, "rows= are those of each window, and the windows of all images are the batch")
         return options.layout(known, record.shape[3], record.name, declared)
 
     # -- warnings ----------------------------------------------------------------------------------------------
@@ -230,7 +234,8 @@ class Capture(Revisions):
         if self.grid is not None and records and all(record.layout is None for record in records):
             tokens = sorted({record.shape[3] for record in records})
             warnings.warn(
-                f"grid={self.grid} with prefix={self.prefix} fits no map: they attend over {tokens} tokens",
+                f"grid={self.grid} with prefix={self.prefix} fits no map: they attend over {tokens} tokens"
+                + ("; pass prefix=, the number of tokens before the grid" if self.prefix is None else ""),
                 stacklevel=3,
             )
         if not self.maps and not dropped:
@@ -287,7 +292,8 @@ def capture(
             ``rows=`` chose: so maps of any length are folded.
         budget: memory for maps, such as ``"500MB"`` or ``"2GiB"``, at its peak. Maps that do not fit are dropped with a
             warning and listed in ``maps.missed``, before they are computed. None for no limit.
-        grid, prefix: how tokens lie on an image, for models that do not state it.
+        grid, prefix: how tokens lie on an image, for models that do not state it. Without ``prefix`` a few tokens more than
+            the grid has, fewer than a row or a column of it, are taken for a prefix.
         stream: a folder. Maps are written there as they are computed, outside of the budget, and read when used.
         values: keep how much each key and each head contributes behind the layer's output projection, as norms: see
             :meth:`Map.contributions`. They are saved with the maps.

@@ -128,9 +128,10 @@ class Map(CallList, LongMap):
         if prefix is not None:
             check_count("prefix", prefix)
         if grid is not None:
-            return given_layout(keys, grid, prefix, self.name)
+            return given_layout(keys, grid, prefix, self.name, self.latest.layout)
         known = self.latest.layout
-        if known is None or (prefix is not None and prefix != known.prefix):
+        of_windows = known is not None and bool(self.shape) and known.tokens != keys  # of which rows= chose some
+        if known is None or of_windows or (prefix is not None and prefix != known.prefix):
             but = "" if known is None else f" with {prefix} prefix tokens (the model states {known})"
             raise ValueError(
                 f"how the {keys} tokens of {self.name!r} lie on a grid is not known{but}: "
@@ -276,11 +277,10 @@ class Maps(Mapping[str, Map]):
         made = Maps(missed=self.missed)
         for found in self.values():
             for call in found.calls:
-                layouts: dict[str, Any] = {"layout": call.layout, "axes": call.axes}
-                chosen = {"rows": call.rows, "heads": call.heads}
-                made.add(
-                    AttentionRecord.given(call.contributions, found.name, kind="contributions", **layouts, **chosen)
-                )
+                sizes, kept = call.contributions, ("layout", "axes", "rows", "heads")
+                same = {"shape": call.shape if call.windows is None else sizes.shape}
+                same |= {name: getattr(call, name) for name in kept}
+                made.add(AttentionRecord.given(sizes, found.name, kind="contributions", **same))
         made.notes = [
             "weights times the norms of values behind the output projection: rows do not sum to 1",
             *self.notes,

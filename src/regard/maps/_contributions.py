@@ -56,15 +56,20 @@ class ProjectionWatch:
     """Waits for the output projection of the latest attention, and adds the norms to its record."""
 
     def __init__(self) -> None:
-        self._waiting: tuple[AttentionRecord, Tensor, Tensor, int] | None = None
+        self._waiting: tuple[AttentionRecord, Tensor, Tensor, Tensor, int] | None = None
 
-    def expect(self, record: AttentionRecord, value: Tensor | None, output: Tensor | None) -> None:
+    def expect(
+        self, record: AttentionRecord, value: Tensor | None, output: Tensor | None, clean: Tensor | None
+    ) -> None:
         """Wait for the output projection of this record's attention.
 
         Args:
             value, output: ``(batch, heads, tokens, width)``, as the model computed them.
+            clean: the output without dropout.
         """
-        self._waiting = None if value is None or output is None else (record, value.detach(), output.detach(), _TRIES)
+        self._waiting = None
+        if value is not None and output is not None and clean is not None:
+            self._waiting = (record, value.detach(), output.detach(), clean.detach(), _TRIES)
 
     def close(self) -> None:
         """Release the tensors of the latest attention, if no projection followed."""
@@ -86,15 +91,15 @@ class ProjectionWatch:
         """The model is about to call one of the :data:`PROJECTIONS`."""
         if self._waiting is None:
             return
-        record, value, output, tries = self._waiting
+        record, value, output, clean, tries = self._waiting
         found = _operands(function, args, kwargs)
         if found is None or found[1].shape[0] != output.shape[1] * output.shape[3]:
             return
         x, weight = found
         if _is_merged(x.detach(), output):
-            self.projected(record, value, output, weight)
+            self.projected(record, value, clean, weight)
         else:
-            self._waiting = (record, value, output, tries - 1) if tries > 1 else None
+            self._waiting = (record, value, output, clean, tries - 1) if tries > 1 else None
 
 
 def _norms(x: Tensor, gram: Tensor) -> Tensor:
@@ -108,10 +113,10 @@ def _select(record: AttentionRecord) -> None:
     if norms is None:
         return
     if record.heads is not None:
-        chosen = torch.tensor(record.heads, device=norms.keys.device)
+        chosen = torch.tensor(record.heads, dtype=torch.long, device=norms.keys.device)
         norms.keys, norms.heads = norms.keys[:, chosen], norms.heads[:, chosen]
     if record.rows is not None:
-        norms.heads = norms.heads[:, :, torch.tensor(record.rows, device=norms.heads.device)]
+        norms.heads = norms.heads[:, :, torch.tensor(record.rows, dtype=torch.long, device=norms.heads.device)]
 
 
 def _operands(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor] | None:

@@ -9,15 +9,12 @@ import torch
 from torch import Tensor
 
 from regard.maps._contributions import ValueNorms
-from regard.maps._folders import FORMAT, WRONG, first_line, read_folder
+from regard.maps._folders import FORMAT, WRONG, Read, first_line, missed_from_json, read_folder
 from regard.maps._record import AttentionRecord, Missed
 from regard.maps._record_json import record_from_json, record_to_json
 from regard.support.reading import UnreadableError, check_regular, parse_json
 
 _DTYPES = (None, "float16", "bfloat16", "float32", "uint8")
-
-# Records, missed attention, and notes.
-Read = tuple[list[AttentionRecord], list[Missed], list[str]]
 
 
 def write_records(
@@ -33,9 +30,11 @@ def write_records(
         if record.stored is None and record.overview is None:
             raise ValueError(f"{record.name!r} was folded by reduce= and has no weights to save: save .reduced")
         if record.stored is not None:
-            tensors[str(number)], scale = _encode(record.stored.detach().cpu(), dtype)
+            tensors[str(number)], scale, least = _encode(record.stored.detach().cpu(), dtype)
             if scale is not None:
                 tensors[f"{number}.scale"] = scale
+            if least is not None:
+                tensors[f"{number}.least"] = least
         if record.overview is not None:
             parts = record.overview.tensors
             tensors |= {f"{number}.overview.{name}": x.cpu().contiguous() for name, x in parts.items()}
@@ -51,7 +50,7 @@ def write_records(
 def read_records(path: Path) -> Read:
     """Read what :func:`write_records` wrote, or a folder of streamed maps (see :mod:`regard.maps._folders`)."""
     if path.is_dir():
-        return read_folder(path), [], []
+        return read_folder(path)
     path = path if path.exists() else _with_suffix(path)
     if not path.exists():
         raise FileNotFoundError(f"there are no maps at {path}")
@@ -66,29 +65,24 @@ def read_records(path: Path) -> Read:
             records = []
             for number, call in enumerate(about["calls"]):
                 records.append(_read_call(file, keys, number, call))
-        return records, [_missed(entry) for entry in about["missed"]], [str(note) for note in about["notes"]]
+        return records, [missed_from_json(entry) for entry in about["missed"]], [str(note) for note in about["notes"]]
     except UnreadableError:
         raise
     except (safetensors.SafetensorError, *WRONG) as error:
         raise UnreadableError(f"{path} does not hold maps that can be read: {first_line(error)}") from error
 
 
-def _missed(entry: dict[str, Any]) -> Missed:
-    found = Missed(**{**entry, "shape": None if entry["shape"] is None else tuple(entry["shape"])})
-    if not (isinstance(found.name, str) and isinstance(found.reason, str) and type(found.count) is int):
-        raise UnreadableError(f"{entry!r:.100} does not say what was missed")
-    return found
-
-
 def _read_call(file: Any, keys: set[str], number: int, call: dict[str, Any]) -> AttentionRecord:
     """One record of a safetensors file: weights, an overview, or both."""
-    scale = file.get_tensor(f"{number}.scale") if f"{number}.scale" in keys else None
+    scale, least = (
+        file.get_tensor(f"{number}.{name}") if f"{number}.{name}" in keys else None for name in ("scale", "least")
+    )
     overview, norms = (
         {key.removeprefix(start): file.get_tensor(key) for key in keys if key.startswith(start)}
         for start in (f"{number}.overview.", f"{number}.norms.")
     )
     kept = str(number) in keys or not overview
-    record = record_from_json(call, _decode(file.get_tensor(str(number)), scale) if kept else None, overview)
+    record = record_from_json(call, _decode(file.get_tensor(str(number)), scale, least) if kept else None, overview)
     record.norms = ValueNorms.of(norms, record) if norms else None
     return record
 
@@ -97,17 +91,28 @@ def _with_suffix(path: Path) -> Path:
     return path if path.suffix == ".safetensors" else path.with_name(path.name + ".safetensors")
 
 
-def _encode(weights: Tensor, dtype: str | None) -> tuple[Tensor, Tensor | None]:
-    """Weights in this dtype, and the scale of uint8: a step is 1/255 of the head's largest weight, the error half a step."""
+def _encode(weights: Tensor, dtype: str | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Weights in this dtype, and the scale and the offset of uint8.
+
+    A step of uint8 is 1/255 of the head's largest weight, so the error is at most half a step. If some weights are negative, as
+    in differential attention, the steps begin at the head's least weight.
+    """
     if dtype != "uint8":
-        return (weights if dtype is None else weights.to(getattr(torch, dtype))).contiguous(), None
-    scale = weights.float().amax((-2, -1), keepdim=True) if weights.numel() else weights.new_zeros(1).float()
-    steps = weights.float() * (255 / scale.clamp_min(1e-30))
-    return steps.round().to(torch.uint8).contiguous(), scale / 255
+        return (weights if dtype is None else weights.to(getattr(torch, dtype))).contiguous(), None, None
+    if not weights.numel():
+        return weights.to(torch.uint8), weights.new_zeros(1).float(), None
+    weights = weights.float()
+    scale = weights.amax((-2, -1), keepdim=True)
+    least = weights.amin((-2, -1), keepdim=True).clamp_max(0.0) if bool((weights < 0).any()) else None
+    if least is not None:
+        weights, scale = weights - least, scale - least
+    steps = weights * (255 / scale.clamp_min(1e-30))
+    return steps.round().to(torch.uint8).contiguous(), scale / 255, least
 
 
-def _decode(kept: Tensor, scale: Tensor | None) -> Tensor:
-    return kept if scale is None else kept.float() * scale
+def _decode(kept: Tensor, scale: Tensor | None, least: Tensor | None) -> Tensor:
+    found = kept if scale is None else kept.float() * scale
+    return found if least is None else found + least
 
 
 def _safetensors() -> Any:

@@ -74,6 +74,8 @@ def _merged(out: Tensor, output: Tensor) -> Order | None:
     if out.ndim < 2 or out.shape[-1] != heads * width or out.dtype != output.dtype:
         return None
     rows = out.detach().reshape(-1, heads * width)
+    if bool(rows.isnan().any()):  # a sample that is padding alone: NaN is not equal to itself
+        rows, output = rows.nan_to_num(), output.nan_to_num()
     other = output.flatten(0, 1).unflatten(0, (heads, batch)).transpose(0, 1)
     orders: dict[Order, Tensor] = {"samples first": output, "heads first": other}
     for order, x in orders.items():

@@ -6,6 +6,7 @@ Nothing is unpickled. Files are memory-mapped, so that a map is read from disk w
 import json
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._band import Band
-from regard.maps._record import AttentionRecord
+from regard.maps._contributions import ValueNorms
+from regard.maps._record import AttentionRecord, Missed
 from regard.maps._record_json import record_from_json, record_to_json
 from regard.support.reading import UnreadableError, check_regular, file_inside, read_object
 
@@ -25,26 +27,37 @@ _DTYPES = {
 }
 _MAPS = ("float16", "bfloat16", "float32", "float64")
 
+# Records, missed attention, and notes.
+Read = tuple[list[AttentionRecord], list[Missed], list[str]]
+
 # Errors that a malformed description raises where its parts are used.
 WRONG = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError)
 
 
-def write_index(folder: Path, records: list[AttentionRecord], file_of: Callable[[Tensor], str | None]) -> None:
+def write_index(folder: Path, read: Read, file_of: Callable[[Tensor], str | None]) -> None:
     """Describe the maps of a folder in its ``maps.json``, so that they can be read later.
 
     Args:
+        read: what :func:`read_folder` is to return.
         file_of: the name of the file that already holds a tensor; None if none does.
     """
+    records, missed, notes = read
     calls = []
     for number, record in enumerate(records):
         call = record_to_json(record)
-        if record.stored is not None and record.stored.numel():
-            call |= {"file": file_of(record.stored), "dtype": _name(record.stored)}
+        if record.stored is not None:
+            call["dtype"] = _name(record.stored)
+            if record.stored.numel():  # a file has no room for nothing
+                call["file"] = file_of(record.stored)
         elif record.overview is None:
             continue
-        tensors = (
-            {} if record.overview is None else {f"overview.{name}": x for name, x in record.overview.tensors.items()}
-        )
+        parts = {"overview": record.overview, "norms": record.norms}
+        tensors = {
+            f"{kind}.{name}": x
+            for kind, part in parts.items()
+            if part is not None and all(x.numel() for x in part.tensors.values())
+            for name, x in part.tensors.items()
+        }
         if record.scores is not None and record.scores.change is None and record.scores.mask is None:
             call["scores"], more = _describe(record.scores)
             tensors |= more
@@ -55,7 +68,8 @@ def write_index(folder: Path, records: list[AttentionRecord], file_of: Callable[
                 file = _write(folder / f"{number:06d}.{name}", x)
             call["parts"][name] = {"file": file, "dtype": _name(x), "shape": list(x.shape)}
         calls.append(call)
-    (folder / "maps.json").write_text(json.dumps({**FORMAT, "calls": calls}, indent=1))
+    about = {**FORMAT, "calls": calls, "missed": list(map(asdict, missed)), "notes": notes}
+    (folder / "maps.json").write_text(json.dumps(about, indent=1))
 
 
 def _name(x: Tensor) -> str:
@@ -63,7 +77,7 @@ def _name(x: Tensor) -> str:
 
 
 def _write(path: Path, x: Tensor) -> str:
-    torch.from_file(str(path), shared=True, size=x.numel(), dtype=x.dtype).view(x.shape).copy_(x)
+    torch.from_file(str(path), shared=True, size=x.numel(), dtype=x.dtype).view(x.shape).copy_(x.detach())
     return path.name
 
 
@@ -85,14 +99,17 @@ def _describe(scores: AttentionScores) -> tuple[dict[str, Any], dict[str, Tensor
     return about, {f"scores.{name}": x for name, x in named.items() if x is not None}
 
 
-def read_folder(folder: Path) -> list[AttentionRecord]:
-    """The records of a folder whose index :func:`write_index` wrote."""
+def read_folder(folder: Path) -> Read:
+    """Read a folder whose index :func:`write_index` wrote."""
     index = folder / "maps.json"
     if not index.exists():
         raise FileNotFoundError(f"{folder} has no maps.json: capture(stream=…) did not write it")
     about = read_object(index, finite=False)
     try:
-        return [_read_call(folder, call) for call in about["calls"]]
+        records = [_read_call(folder, call) for call in about["calls"]]
+        # Folders of before state neither.
+        missed = [missed_from_json(entry) for entry in about.get("missed", [])]
+        return records, missed, [str(note) for note in about.get("notes", [])]
     except UnreadableError:
         raise
     except WRONG as error:
@@ -101,16 +118,21 @@ def read_folder(folder: Path) -> list[AttentionRecord]:
 
 def _read_call(folder: Path, call: dict[str, Any]) -> AttentionRecord:
     """One record, from its description in the index."""
-    weights = _mapped(folder, call["file"], call["dtype"], call["shape"], _MAPS) if "file" in call else None
+    weights = None
+    if "file" in call:
+        weights = _mapped(folder, call["file"], call["dtype"], call["shape"], _MAPS)
+    elif "dtype" in call:
+        weights = _empty(folder, call["dtype"], call["shape"])
     parts = {
         name: _mapped(folder, part["file"], part["dtype"], part["shape"], tuple(_DTYPES))
         for name, part in call.get("parts", {}).items()
     }
-    overview, scores = (
+    overview, scores, norms = (
         {name.removeprefix(start): x for name, x in parts.items() if name.startswith(start)}
-        for start in ("overview.", "scores.")
+        for start in ("overview.", "scores.", "norms.")
     )
     record = record_from_json(call, weights, overview)
+    record.norms = ValueNorms.of(norms, record) if norms else None
     if call.get("scores") is not None:
         record.scores = _scores(call["scores"], scores, record)
     return record
@@ -169,6 +191,22 @@ def _mapped(folder: Path, name: Any, dtype: Any, shape: Any, dtypes: tuple[str, 
     if count * _DTYPES[dtype].itemsize != size:
         raise UnreadableError(f"{path} has {size:,} bytes, but a {dtype} map of shape {shape} has another size")
     return torch.from_file(str(path), shared=False, size=count, dtype=_DTYPES[dtype]).reshape(shape)
+
+
+def _empty(folder: Path, dtype: Any, shape: Any) -> Tensor:
+    """A map without rows, as ``rows=slice(1, None)`` makes of a single query."""
+    if dtype not in _MAPS or not isinstance(shape, list) or any(type(n) is not int or n < 0 for n in shape):
+        raise UnreadableError(f"{folder} is said to have a map of {dtype!r:.40} and shape {shape!r:.100}")
+    if 0 not in shape:
+        raise UnreadableError(f"{folder} is said to have a map of shape {shape!r:.100}, but names no file of it")
+    return torch.empty(shape, dtype=_DTYPES[dtype])
+
+
+def missed_from_json(entry: dict[str, Any]) -> Missed:
+    found = Missed(**{**entry, "shape": None if entry["shape"] is None else tuple(entry["shape"])})
+    if not (isinstance(found.name, str) and isinstance(found.reason, str) and type(found.count) is int):
+        raise UnreadableError(f"{entry!r:.100} does not say what was missed")
+    return found
 
 
 def first_line(error: Exception) -> str:

@@ -47,8 +47,12 @@ class Layout:
         return self.prefix + math.prod(self.grid)
 
 
-def given_layout(tokens: int, grid: Any, prefix: Any, name: str) -> Layout:
+def given_layout(tokens: int, grid: Any, prefix: Any, name: str, known: Layout | None = None) -> Layout:
     """The layout that a caller gave; an error if it does not fit the number of tokens.
+
+    Without ``prefix`` the tokens that the grid leaves over come before it. As many as a row or a column of the grid are no
+    class tokens or registers: they may be patches of a larger grid, or words. Then the caller must say it, or the model
+    (``known``) if it states the same grid.
 
     >>> given_layout(5, (2, 2), None, "attn")
     Layout(grid=(2, 2), prefix=1)
@@ -61,6 +65,11 @@ def given_layout(tokens: int, grid: Any, prefix: Any, name: str) -> Layout:
         raise ValueError(
             f"grid {sides} with prefix {prefix} makes {math.prod(sides) + max(prefix or 0, 0)} tokens, "
             f"but must make {tokens}, which {name!r} attends over"
+        )
+    if prefix is None and found >= max(2, min(sides)) and layout != known:
+        raise ValueError(
+            f"grid {sides} leaves {found} of the {tokens} tokens over which {name!r} attends: pass prefix={found} if they "
+            "come before the grid, or another grid"
         )
     return layout
 

@@ -56,7 +56,7 @@ class LongMap(ABC):
 
     def row(self, index: int) -> Float[Tensor, "batch heads keys"]:
         """The exact weights of one query: kept by ``rows=``, or computed from the queries and keys of ``keep_keys=True``."""
-        count = self.latest.shape[2]
+        count = self.latest.sides[0]
         with contextlib.suppress(TypeError):
             index = index if isinstance(index, bool) else operator.index(index)  # also of numpy and torch
         if type(index) is not int or not -count <= index < count:
@@ -66,7 +66,8 @@ class LongMap(ABC):
     def block(self, rows: Rows = None, columns: Rows = None) -> Float[Tensor, "batch heads rows columns"]:
         """The exact weights of some queries and keys, as in :meth:`row`; None selects all."""
         chosen = []
-        for name, wanted, count in (("rows", rows, self.latest.shape[2]), ("columns", columns, self.latest.shape[3])):
+        sides = self.latest.sides
+        for name, wanted, count in (("rows", rows, sides[0]), ("columns", columns, sides[1])):
             check_selection(name, wanted)
             selection = select(wanted, count)
             if isinstance(selection, str):

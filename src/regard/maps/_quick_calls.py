@@ -57,7 +57,7 @@ class QuickOptions(NamedTuple):
         """
         if self.grid is not None:
             try:
-                return given_layout(keys, self.grid, self.prefix, name)
+                return given_layout(keys, self.grid, self.prefix, name, known)
             except ValueError:  # another attention of the same model, over other tokens
                 return known if declared else None
         fits = declared or self.prefix is None or known is None or known.prefix == self.prefix

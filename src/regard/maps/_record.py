@@ -21,8 +21,10 @@ from regard.maps._attention_scores import (
     ALL,
     AttentionScores,
     Selection,
+    exact,
     product_error,
     selected,
+    shared_heads,
 )
 from regard.maps._axes import MapAxes
 from regard.maps._band import alignment
@@ -76,6 +78,7 @@ class Computation:
         edited: the edited weights, if a listener replaced the output by editing the weights.
         projection: computes the heads' outputs and the output projection ``(heads · width, out)``, if the source knows it.
         folded: whether heads and samples are folded into one axis of the model's tensors; read as samples first.
+        dropout: whether the output contains dropout and ``expected`` does not say what it would be without.
     """
 
     weights: Callable[[Selection, Selection], tuple[Tensor, Tensor | None]]
@@ -93,6 +96,7 @@ class Computation:
     edited: WeightsOf | None = field(default=None, init=False)
     projection: Callable[[], tuple[Tensor, Tensor]] | None = field(default=None, init=False)
     folded: bool = field(default=False, init=False)
+    dropout: bool = field(default=False, init=False)
 
     def with_weights(self, edited: WeightsOf) -> "Computation":
         """This computation with edited weights."""
@@ -111,6 +115,14 @@ class Computation:
             raise ValueError("neither values nor an output are known, and with them no device")
         return known.device
 
+    @property
+    def clean_output(self) -> Tensor | None:
+        """The heads' outputs without dropout."""
+        if self.expected is not None or not self.dropout or self.value is None:
+            return self.output if self.expected is None else self.expected
+        weights = self.weights(ALL, ALL)[0]
+        return weights @ shared_heads(exact(self.value), ALL, weights.shape[1]).to(weights.dtype)
+
     def error(self, weights: Tensor, rows: Selection, heads: Selection) -> Tensor | None:
         """The largest difference from what the model computed; None if there is nothing to compare with."""
         if self.compare is not None:
@@ -122,7 +134,9 @@ class Computation:
     def rounding_factor(self, keys: int, single: bool = False) -> float:
         """The error that rounding may cause, as a multiple of the largest magnitude compared, see :meth:`rounding`."""
         like = self.output if self.output is not None else self.value if self.compared is None else self.compared
-        return 0.0 if like is None else rounding_factor(like.dtype, like.is_cuda, keys, single)
+        # A product in half precision that is divided in float32, as under autocast, is no more exact than its factors.
+        known = [x for x in (like, self.value) if x is not None]
+        return max((rounding_factor(x.dtype, x.is_cuda, keys, single) for x in known), default=0.0)
 
     def rounding(self, keys: int, single: bool = False) -> Rounding | None:
         """The error that rounding may cause: some units in the last place of the largest magnitude compared.
@@ -196,12 +210,13 @@ class AttentionRecord:
 
     @classmethod
     def given(cls, weights: Tensor, name: str = "weights", *, kind: str = "given", **fields: Any) -> "AttentionRecord":
-        """A record of weights ``(batch, heads, queries, keys)`` that were computed elsewhere.
+        """A record of weights ``(batch, heads, queries, keys)`` that were computed elsewhere; ``shape`` is that of the whole
+        map if they are some of its rows or heads.
 
         >>> AttentionRecord.given(torch.full((1, 1, 2, 4), 0.25), layout=Layout((2, 2), 0)).weights.shape
         torch.Size([1, 1, 2, 4])
         """
-        batch, heads, queries, keys = weights.shape
+        batch, heads, queries, keys = fields.pop("shape", weights.shape)
         return cls(name, kind, (batch, heads, queries, keys), fields.pop("check", Check()), stored=weights, **fields)
 
     @property
@@ -256,13 +271,20 @@ class AttentionRecord:
             return (self.stored.shape[0] // self.windows.count, self.stored.shape[1], tokens, tokens)
         return (max(self.shape[0], self.stored.shape[0]), *self.stored.shape[1:])
 
+    @property
+    def sides(self) -> tuple[int, int]:
+        """The numbers of queries and keys of the whole map: of windows that were put back, those of the image."""
+        on_image = self.windows is not None and self.rows is None and self.stored is not None
+        queries, keys = self.kept_shape[2:] if on_image else self.shape[2:]
+        return queries, keys
+
     def block(self, rows: Selection, columns: Selection = ALL) -> Float[Tensor, "batch heads rows columns"]:
         """The weights of these rows and keys: kept, or computed from the kept queries and keys."""
-        chosen = torch.arange(self.shape[2])[rows]
+        chosen = torch.arange(self.sides[0])[rows]
         if self.scores is not None:
-            heads = ALL if self.heads is None else torch.tensor(self.heads)
+            heads = ALL if self.heads is None else torch.tensor(self.heads, dtype=torch.long)
             return self.scores(chosen, heads)[0][..., columns]
-        if self.stored is None or (self.windows is not None and self.rows is None):
+        if self.stored is None:
             raise ValueError(
                 f"no rows of {self.name!r} were kept: choose them before with rows=, or keep queries and keys with "
                 "keep_keys=True (maps.notes says where they are not known)"
@@ -273,6 +295,11 @@ class AttentionRecord:
                 raise ValueError(f"row {missing[0]} of {self.name!r} was not kept: rows= chose {len(self.rows)} others")
             chosen = torch.tensor([self.rows.index(row) for row in chosen.tolist()], dtype=torch.long)
         return self.weights[:, :, chosen][..., columns]
+
+    @property
+    def asked(self) -> int | None:
+        """How many queries the map has, of which ``rows=`` may have kept some; None if rows of it were given."""
+        return None if self.rows is not None and self.kind == "given" else self.shape[2]
 
     @property
     def positions(self) -> Positions | None:

@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard.maps._folders import write_index
-from regard.maps._record import AttentionRecord
+from regard.maps._folders import Read, write_index
 from regard.support.text import format_size
 
 
@@ -37,7 +36,8 @@ class Storage:
         self._count = 0
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.glob("*.map")):
+            # Files are mapped into memory: writing others in their place would change maps that are in use.
+            if any(any(folder.glob(kind)) for kind in ("*.map", "*.keys", "maps.json")):
                 raise ValueError(f"stream={str(folder)!r} already contains maps: pass an empty folder")
 
     def allot(self, shape: tuple[int, ...], dtype: torch.dtype, working: int = 0) -> Allotted | str:
@@ -84,7 +84,7 @@ class Storage:
         elif name := self._files.pop(tensor.data_ptr(), None):
             (self.folder / name).unlink()
 
-    def finish(self, records: list[AttentionRecord]) -> None:
-        """Write the index of a folder, so that its maps can be read later."""
+    def finish(self, read: Read) -> None:
+        """Write the index of a folder, so that its maps can be read later, with what was missed and the notes."""
         if self.folder is not None:
-            write_index(self.folder, records, lambda x: self._files.get(x.data_ptr()))
+            write_index(self.folder, read, lambda x: self._files.get(x.data_ptr()))

@@ -48,13 +48,14 @@ def payload(
 def _layer(
     one: Sheet, other: Sheet, texts: tuple[list[str] | None, list[str] | None]
 ) -> tuple[dict[str, Any], dict[str, Tensor | Scaled]]:
-    labels = [
-        [_labels(text, count) for count in sheet.weights.shape[1:]]
-        for sheet, text in zip((one, other), texts, strict=True)
-    ]
+    counts = [(_queries(sheet), sheet.about["keys"]) for sheet in (one, other)]
+    labels = [[_labels(text, count) for count in both] for text, both in zip(texts, counts, strict=True)]
     name = one.about["name"]
-    rows = _aligned(labels[0][0], labels[1][0], one.weights.shape[1], other.weights.shape[1], name, "queries")
-    columns = _aligned(labels[0][1], labels[1][1], one.weights.shape[2], other.weights.shape[2], name, "keys")
+    queries, columns = (
+        _aligned(labels[0][axis], labels[1][axis], counts[0][axis], counts[1][axis], name, what)
+        for axis, what in enumerate(("queries", "keys"))
+    )
+    rows = _kept(queries, one, other)
     at = [
         (torch.tensor([pair[side] for pair in rows]), torch.tensor([pair[side] for pair in columns])) for side in (0, 1)
     ]
@@ -85,9 +86,26 @@ def _layer(
 
 def _side(sheet: Sheet, labels: list[list[str] | None]) -> dict[str, Any]:
     _, queries, keys = sheet.weights.shape
-    kept = ("residual", "agrees", "against", "kernel", "kind")
+    kept = ("rows", "residual", "agrees", "against", "kernel", "kind")
     named = [label is not None for label in labels]
     return {"queries": queries, "keys": keys, "named": named, **{key: sheet.about[key] for key in kept}}
+
+
+def _queries(sheet: Sheet) -> int:
+    """How many queries the map has, also if only some rows of it are shown."""
+    return max(sheet.asked or 0, max(sheet.rows) + 1)
+
+
+def _kept(pairs: list[tuple[int, int]], one: Sheet, other: Sheet) -> list[tuple[int, int]]:
+    """The pairs of queries that both sides show, as places among the rows that each side shows."""
+    here, there = ({row: place for place, row in reversed(list(enumerate(sheet.rows)))} for sheet in (one, other))
+    found = [(here[row], there[other_row]) for row, other_row in pairs if row in here and other_row in there]
+    if pairs and not found:
+        raise ValueError(
+            f"{one.about['name']!r} has the rows {one.rows[:5]} and, in other, {other.rows[:5]}: a difference needs the same "
+            "queries, so capture both with the same rows="
+        )
+    return found
 
 
 def _labels(text: list[str] | None, count: int) -> list[str] | None:

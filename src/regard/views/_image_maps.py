@@ -48,15 +48,13 @@ def _placed(sheet: Sheet, grid: Sequence[int] | None, prefix: int | None) -> She
             f"grid must have 2 axes, those of an image, got {describe(grid or layout.grid)} for {sheet.found.name!r}"
         )
     asked = sheet.found.latest.query_layout or layout
-    rows = sheet.about["rows"]
-    queries = sheet.about["queries"] if rows is None else None
     # Queries that are not tokens of the grid (a pooling query, learned queries) are selected by number.
-    on_grid = queries is None or asked.tokens == queries
+    on_grid = sheet.asked in (None, asked.tokens)
     place: Layout | None = asked if on_grid and len(asked.grid) == 2 else None
     place_on_grid(sheet, layout.grid, layout.prefix)
     sheet.about.update(
         query_grid=None if place is None else list(place.grid),
-        query_prefix=sheet.about["queries"] if place is None else place.prefix,
+        query_prefix=(sheet.asked or sheet.about["queries"]) if place is None else place.prefix,
     )
     return sheet
 

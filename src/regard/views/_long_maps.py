@@ -34,6 +34,8 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     arrays: dict[str, Tensor | Scaled] = {}
     for number, found in enumerate(shown.values()):
         about, made = _layer(found, sample, side, bins)
+        # Where queries are not the tokens that keys are (cross-attention, the steps of a generation), one of them is named.
+        about["named"] = [names is not None and len(names) == about[axis] for axis in ("queries", "keys")]
         abouts.append(about)
         arrays |= {f"{name}{number}": array for name, array in made.items()}
     for number, array in _kept_rows(shown, sample).items():
@@ -123,6 +125,8 @@ def _tokens(tokens: Any, shown: dict[str, Map]) -> list[str] | None:
         return None
     if not isinstance(tokens, Sequence) or isinstance(tokens, str) or not all(isinstance(t, str) for t in tokens):
         raise TypeError(f"tokens must be a list of strings, got {describe(tokens)}")
+    if len(tokens) - 1 == max(found.latest.shape[3] for found in shown.values()):
+        tokens = tokens[:-1]  # the last one that generation wrote, which was not read
     for name, found in shown.items():
         if len(tokens) not in (found.latest.shape[2], found.latest.shape[3]):
             raise ValueError(

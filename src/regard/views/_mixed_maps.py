@@ -35,11 +35,18 @@ def payload(maps: Maps, segments: Any, *, image: Any = None, tokens: Any = None,
 
 
 def _fitting(found: list[Sheet], count: int) -> tuple[list[Sheet], list[str]]:
-    """The maps whose keys are these tokens, and the names of the others."""
-    shown = [sheet for sheet in found if sheet.about["keys"] in (count, count - 1)]
-    if not shown:
+    """The maps whose queries and keys are these tokens, and the names of the others."""
+    fitting = [sheet for sheet in found if sheet.about["keys"] in (count, count - 1)]
+    if not fitting:
         keys = sorted({sheet.about["keys"] for sheet in found})
         raise ValueError(f"segments have {count} tokens in all, but the maps attend over {', '.join(map(str, keys))}")
+    shown = [sheet for sheet in fitting if sheet.self_attention]
+    if not shown:
+        first = fitting[0]
+        raise ValueError(
+            f"segments are the tokens that attend to each other, but {first.found.name!r} attends from {first.asked} queries "
+            f"to {first.about['keys']} keys"
+        )
     return shown, [sheet.about["name"] for sheet in found if sheet not in shown]
 
 

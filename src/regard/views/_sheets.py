@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard.maps import AttentionRecord, Layout, Map, Maps, is_cross_attention, merged_rows, stacks_in, visible_keys
 from regard.support.checks import describe, is_functional
+from regard.views._generations import shown_calls
 from regard.views._head_statistics import patterns, statistics, token_positions
 from regard.views._payload import Scaled
 
@@ -29,12 +30,25 @@ class Sheet:
         weights: ``(heads, queries, keys)``.
         about: its name, its residual and more, for JSON.
         visible: how many keys each query may see, ``(queries,)``.
+        asked: how many queries the map has, of which ``rows=`` may have chosen some; None if that is not known.
     """
 
     found: Map
     weights: Tensor
     about: dict[str, Any]
     visible: Tensor
+    asked: int | None
+
+    @property
+    def rows(self) -> list[int]:
+        """The numbers of the queries that are shown."""
+        chosen: list[int] | None = self.about["rows"]
+        return list(range(self.about["queries"])) if chosen is None else chosen
+
+    @property
+    def self_attention(self) -> bool:
+        """Whether queries may be the same tokens as keys: there are as many."""
+        return self.asked in (None, self.about["keys"])
 
 
 def as_maps(what: Any, argument: str = "what") -> Maps | None:
@@ -100,8 +114,8 @@ def _sheet(found: Map, sample: int) -> Sheet:
         raise ValueError(f"what must hold a sample, but {found.name!r} has shape {tuple(found.shape)}")
     if not -batch <= sample < batch:
         raise ValueError(f"sample must lie in 0 … {batch - 1}, the batch of {found.name!r}, got {sample}")
-    calls = found.calls if _is_generation(found) else found.calls[-1:]
-    weights = _joined([call.weights[sample].detach().float().cpu() for call in calls])
+    chosen = shown_calls(found, sample)
+    weights = chosen.weights.detach().float().cpu()
     if not weights.numel():
         raise ValueError(
             f"what must have a head, a query and a key at least, but {found.name!r} is {describe(weights)} (heads, queries, "
@@ -112,10 +126,11 @@ def _sheet(found: Map, sample: int) -> Sheet:
         raise ValueError(
             f"what (or other) must have finite weights, to be shown as maps, but {found.name!r} holds NaN or infinity"
         )
-    shown = Map(found.name, list(calls))
+    shown = Map(found.name, chosen.calls)
     latest = found.latest
     layout = latest.layout if latest.layout is not None and latest.layout.tokens == weights.shape[2] else None
-    visible, mask = visible_keys(weights, latest.kind)
+    asked = weights.shape[1] if latest.rows is None else latest.asked
+    visible, mask = visible_keys(weights, latest.kind, latest.rows, asked)
     about: dict[str, Any] = {
         "name": found.name,
         "heads": list(latest.heads or range(weights.shape[0])),
@@ -128,14 +143,15 @@ def _sheet(found: Map, sample: int) -> Sheet:
         "kind": latest.kind,
         "kernel": latest.kernel,
         "calls": len(found.calls),
-        "joined": len(calls) > 1,
+        "joined": len(chosen.calls) > 1,
+        "steps": chosen.steps,
         "grid": None if layout is None else list(layout.grid),
         "prefix": 0 if layout is None else layout.prefix,
         "signed": float(weights.min()) < 0,
         "visible": int(visible[0]) if bool((visible == visible[0]).all()) else None,  # else a separate array
     }
     _describe_heads(about, weights, visible, mask)
-    return Sheet(found, weights, about, visible)
+    return Sheet(found, weights, about, visible, asked)
 
 
 def _describe_heads(about: dict[str, Any], weights: Tensor, visible: Tensor, mask: Tensor | None) -> None:
@@ -150,30 +166,8 @@ def place_on_grid(sheet: Sheet, grid: Sequence[int], prefix: int) -> None:
     known = sheet.about["grid"] == list(grid) and sheet.about["prefix"] == prefix
     sheet.about.update(grid=list(grid), prefix=prefix)
     if not known:
-        _describe_heads(sheet.about, sheet.weights, *visible_keys(sheet.weights, sheet.found.latest.kind))
-
-
-def _is_generation(found: Map) -> bool:
-    """Whether each call continues the previous one: one more query, over the same keys or one more."""
-    calls = found.calls
-    if len(calls) < 2 or any(
-        call.stored is None or call.rows is not None or call.windows is not None for call in calls
-    ):
-        return False
-    shapes = [call.stored.shape for call in calls if call.stored is not None]
-    if any(shape[0] != shapes[0][0] or shape[1] != shapes[0][1] or shape[2] != 1 for shape in shapes[1:]):
-        return False
-    growth = {later[3] - earlier[3] for earlier, later in pairwise(shapes)}
-    return growth == {1} or (growth == {0} and shapes[0][3] > 1)
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    """Concatenate the rows; keys that did not exist yet have weight 0."""
-    if len(parts) == 1:
-        return parts[0]
-    keys = max(part.shape[2] for part in parts)
-    padded = [torch.nn.functional.pad(part, (0, keys - part.shape[2])) for part in parts]
-    return torch.cat(padded, 1)
+        latest = sheet.found.latest
+        _describe_heads(sheet.about, sheet.weights, *visible_keys(sheet.weights, latest.kind, latest.rows, sheet.asked))
 
 
 def arrays(shown: list[Sheet]) -> dict[str, Tensor | Scaled]:

@@ -91,12 +91,14 @@ class Show:
         if title is not None:
             check_text("title", title)
         path = Path(path)
-        if path.suffix in _static_figure.FORMATS:
+        kind = path.suffix.lower()
+        if kind in _static_figure.FORMATS:
+            _static_figure.check_options(figure)
             drawn = _static_figure.figure(self.payload, title=title, **figure)
             path.parent.mkdir(parents=True, exist_ok=True)
             drawn.savefig(path, dpi=300)
             return path
-        if path.suffix not in (".html", ".htm"):
+        if kind not in (".html", ".htm"):
             raise ValueError(f"path must end in .html, .svg, .pdf or .png, got {str(path)!r}")
         if figure:
             raise TypeError(f"{', '.join(figure)} is only for a figure (.svg, .pdf, .png), got {path.name}")
@@ -160,7 +162,8 @@ def show(
         image: the model's input: a tensor, an array or a PIL image, normalized or not.
         tokens: the text, one string per token; for an encoder–decoder the pair (source, target). After ``generate`` it may
             be one longer than the maps, because the model never read the last token.
-        grid, prefix: the grid of the tokens and the number of tokens before it, if the model does not declare them.
+        grid, prefix: the grid of the tokens and the number of tokens before it, if the model does not declare them. Without
+            ``prefix``, tokens beyond the grid count as a prefix if they are fewer than a row or a column of it.
         sample: the index in the batch.
         tokenizer, ids: the token ids, ``(tokens,)`` or ``(batch, tokens)``, and the tokenizer that decodes them.
         segments: the parts of the sequence, as in ``[("text", 12), ("image", (24, 24)), ("text", 30)]``. By default they
@@ -203,14 +206,13 @@ def show(
     if tokens is None and tokenizer is not None:
         tokens = _spelled(tokenizer, ids, sample)
     if other is not None:
-        unused = {"image": image, "grid": grid, "segments": segments, "words": words or None}
+        unused = {"image": image, "grid": grid, "prefix": prefix, "segments": segments, "words": words or None}
         return Show(_compared(maps, other, unused, tokens=tokens, sample=sample, names=names))
     if names is not None:
         raise TypeError(
             f"names is {describe(names):.60}, but needs two sets of maps: pass other as well, show(a, b, names=(...))"
         )
-    check_flag("words", words)
-    segments = _found_segments(maps, ids, sample, grid) if segments is None else segments
+    segments = _segments(segments, maps, ids, sample, grid=grid, prefix=prefix, named=tokens is not None)
     if words:
         maps, tokens = _in_words(maps, tokens, segments)
     if segments is not None:
@@ -225,6 +227,8 @@ def _text_or_image(maps: Maps, image: Any, tokens: Any, sample: int, **layout: A
             "pass one of the two, or segments= (or ids=) if the text has the image in it. Where the image is drawn from the "
             "text, show regard.analysis.word_maps(maps, grid, tokens=tokens)"
         )
+    if layout["prefix"] is not None and layout["grid"] is None and image is None:
+        raise ValueError(f"prefix is {layout['prefix']!r}, but goes with grid= or image=: a text has no prefix")
     if _long_maps.is_long(maps):
         if image is not None or layout["grid"] is not None:
             raise ValueError("an overview has no places on an image: capture whole maps, without overview=")
@@ -243,10 +247,25 @@ def _spelled(tokenizer: Any, ids: Any, sample: int) -> list[str]:
     return tokens_of(tokenizer, ids, sample)
 
 
+def _segments(segments: Any, maps: Maps, ids: Any, sample: int, *, grid: Any, prefix: Any, named: bool) -> Any:
+    """The segments that were given, or else those of a text that has images in it; None if it has none."""
+    if segments is not None and (grid is not None or prefix is not None):
+        raise ValueError(
+            f"grid is {describe(grid)} and prefix is {describe(prefix)}, but segments already say where the grids are: leave "
+            "them out"
+        )
+    if segments is not None or ids is None:
+        return segments
+    if maps.image_tokens is None and not named:
+        raise ValueError(
+            "ids names no tokens without a tokenizer, and the maps do not know which token stands for an image: pass "
+            "tokenizer=, tokens= or segments="
+        )
+    return _found_segments(maps, ids, sample, grid)
+
+
 def _found_segments(maps: Maps, ids: Any, sample: int, grid: Any) -> list[Segment] | None:
     """The segments of a text that has images in it; None if it has none."""
-    if ids is None:
-        return None
     images, numbers = maps.image_tokens, one_sample(ids, sample)
     if images is None or images.token not in numbers:
         return None

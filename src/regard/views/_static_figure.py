@@ -1,5 +1,6 @@
 """A view as a static figure: one head, labeled, with a color bar, for a paper."""
 
+import math
 from typing import Any
 
 import torch
@@ -11,6 +12,23 @@ from regard.support.checks import describe
 from regard.views._payload import Payload
 
 FORMATS = (".svg", ".pdf", ".png")
+OPTIONS = ("layer", "head", "query", "width")
+
+
+def check_options(options: dict[str, Any]) -> None:
+    """Raise an error unless these are options of a figure, of the right kind."""
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise TypeError(f"{', '.join(unknown)} is no option of a figure, which has {', '.join(OPTIONS)}")
+    for name, named in (("layer", True), ("head", True), ("query", False)):
+        given = options.get(name)
+        whole = isinstance(given, int) and not isinstance(given, bool)
+        if not (given is None or whole or (named and isinstance(given, str))):
+            raise TypeError(f"{name} must be a whole number{' or a name' if named else ''}, got {describe(given)}")
+    width = options.get("width")
+    number = isinstance(width, int | float) and not isinstance(width, bool) and 0 < width < math.inf
+    if width is not None and not number:
+        raise ValueError(f"width must be a number of inches above 0, got {describe(width)}")
 
 
 def figure(
@@ -109,7 +127,10 @@ def _long(
     mass, name = _of_head(_values(payload, f"mass{number}"), about["heads"], head, best)
     cells = [range(0, about[side], step) for side, step in zip(("queries", "keys"), about["cell"], strict=True)]
     said = payload.meta["tokens"] or []
-    labels = [[f"{at} {said[at]}" if at < len(said) else str(at) for at in starts] for starts in cells]
+    labels = [
+        [f"{at} {said[at]}" if named and at < len(said) else str(at) for at in starts]
+        for starts, named in zip(cells, about["named"], strict=True)
+    ]
     words = f"{about['name']} · {name} · in cells of {about['cell'][0]} × {about['cell'][1]} tokens"
     uniform = torch.full((len(mass),), mass.shape[1])
     return weight_map(mass, uniform, queries=labels[0], keys=labels[1], title=title or words, **size)
@@ -183,19 +204,22 @@ def _compared(
     for name in ("first", "second", "difference"):
         stored = payload.arrays[f"{name}{number}"]
         maps.append(stored[chosen] if isinstance(stored, Tensor) else stored.values[chosen])
-    labels = [
-        [
-            text[:count] if named and text is not None else None
-            for named, count in zip(side["named"], weights.shape, strict=True)
-        ]
-        for side, text, weights in zip(about["sides"], texts, maps, strict=False)
-    ]
+    labels = [_compared_labels(side, text) for side, text in zip(about["sides"], texts, strict=True)]
     shared = [
         None if names is None else [names[pair[0]] for pair in about[axis]]
         for names, axis in zip(labels[0], ("rows", "columns"), strict=True)
     ]
     words = f"{about['name']} · head {about['heads'][chosen]}" if title is None else title
     return weight_maps(maps, [first, second, f"{second} − {first}"], [*labels, shared], title=words, **size)
+
+
+def _compared_labels(side: dict[str, Any], text: list[str] | None) -> list[list[str] | None]:
+    """The names of the queries and of the keys of one side; None where they are only numbered, from 0."""
+    rows = side["rows"]
+    asks, reads = (text if named else None for named in side["named"])
+    numbers = range(side["queries"]) if rows is None else rows
+    queries = None if asks is None and rows is None else [str(row) if asks is None else asks[row] for row in numbers]
+    return [queries, None if reads is None else reads[: side["keys"]]]
 
 
 def _heads(payload: Payload, title: str | None, width: float = 3.4) -> Figure:

@@ -19,9 +19,8 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     """The arguments are those of :func:`regard.show`."""
     shown = sheets(maps, sample)
     lists = token_lists(tokens)
-    if "text" in lists and len(lists["text"]) - 1 == max(sheet.about["keys"] for sheet in shown):
-        # The last token that generation wrote has not been read, so it has no row and no column.
-        lists["text"].pop()
+    if _has_unread(shown, lists):
+        lists["text" if "text" in lists else "target"].pop()
     given = bool(lists)
     for sheet in shown:
         asks, reads = _names(sheet, lists) if given else _patches(sheet, lists)
@@ -38,6 +37,14 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
         return Payload("tokens", meta, weights)
     weights = {**thumbnails(shown, weights), "opening": _opening_map(meta["opening"], weights), **weights}
     return Payload("tokens", meta, weights, late=frozenset(f"map{place}" for place in range(len(shown))))
+
+
+def _has_unread(shown: list[Sheet], lists: dict[str, list[str]]) -> bool:
+    """Whether the tokens include the last generated one, which was never read and has no row and no column."""
+    if "text" in lists:
+        return len(lists["text"]) - 1 == max(sheet.about["keys"] for sheet in shown)
+    written = {sheet.asked for sheet in shown if _likely_names(sheet)[0] == "target"}
+    return "target" in lists and written == {len(lists["target"]) - 1}
 
 
 def _opening_map(opened: dict[str, Any], weights: Mapping[str, Tensor | Scaled]) -> Scaled:
@@ -71,14 +78,12 @@ def _patches(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str
     name = f"{layout.prefix} + {rows} × {columns}"
     prefix = ["[class]", *(f"[prefix{number}]" for number in range(1, layout.prefix))][: layout.prefix]
     lists[name] = prefix + [f"({row}, {column})" for row in range(rows) for column in range(columns)]
-    square = sheet.about["rows"] is not None or sheet.about["queries"] == sheet.about["keys"]
-    return name if square else None, name
+    return name if sheet.self_attention else None, name
 
 
 def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:
     """The token lists of a map's queries and keys."""
-    about = sheet.about
-    queries = about["queries"] if about["rows"] is None else None  # selected rows are found by their numbers
+    about, queries = sheet.about, sheet.asked
     keys = about["keys"]
     if "text" in lists:
         count = len(lists["text"])
@@ -89,8 +94,7 @@ def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str |
             )
         return "text" if queries in (None, count) else None, "text" if keys == count else None
     source, target = len(lists["source"]), len(lists["target"])
-    likely = _likely(about["name"], queries is not None and queries != keys)
-    for asks, reads in (likely, ("source", "source"), ("target", "target"), ("target", "source")):
+    for asks, reads in (_likely_names(sheet), ("source", "source"), ("target", "target"), ("target", "source")):
         if queries in (None, len(lists[asks])) and keys == len(lists[reads]):
             return asks, reads
     raise ValueError(
@@ -99,9 +103,10 @@ def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str |
     )
 
 
-def _likely(name: str, unequal: bool) -> tuple[str, str]:
+def _likely_names(sheet: Sheet) -> tuple[str, str]:
     """A guess from the map's name, used if its size fits encoder, decoder and cross-attention alike."""
+    name = sheet.about["name"]
     lower = name.lower()
-    if unequal or is_cross_attention(name) or lower == "attention":
+    if not sheet.self_attention or is_cross_attention(name) or lower == "attention":
         return "target", "source"
     return ("target", "target") if "decoder" in lower else ("source", "source")

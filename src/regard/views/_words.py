@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.maps import AttentionRecord, Map, Maps
 from regard.support.checks import describe, is_functional
+from regard.views._generations import shown_calls
 
 _STARTS = ("Ġ", "▁", "Ċ")  # marks of the beginning of a word, in byte-level BPE and SentencePiece
 
@@ -72,6 +73,7 @@ def _is_special(token: str) -> bool:
 
 def merged_words(maps: Maps, tokens: Sequence[str]) -> tuple[Maps, list[str]]:
     """Maps between words: weights are summed over the keys of a word, and averaged over its queries."""
+    tokens = tokens[:-1] if len(tokens) - 1 == _most_keys(maps) else tokens  # generation wrote one that it has not read
     groups = word_groups(tokens)
     into = torch.zeros(len(groups), len(tokens))
     for number, group in enumerate(groups):
@@ -82,10 +84,14 @@ def merged_words(maps: Maps, tokens: Sequence[str]) -> tuple[Maps, list[str]]:
     return merged, spelled
 
 
+def _most_keys(maps: Maps) -> int:
+    return max((found.shape[-1] for found in maps.values() if found.shape), default=0)
+
+
 def _merged(found: Map, into: Tensor) -> Map:
     tokens = into.shape[1]
-    call = found.latest
-    weights = call.weights
+    call, chosen = found.latest, shown_calls(found)
+    weights, calls = chosen.weights, chosen.calls
     queries, keys = weights.shape[2:]
     if call.rows is not None or keys != tokens:
         raise ValueError(
@@ -98,7 +104,9 @@ def _merged(found: Map, into: Tensor) -> Map:
         columns if rows is None else rows @ columns,
         found.name,
         kind=call.kind,
-        check=call.check,
+        check=max(
+            (each.check for each in calls), key=lambda check: -1.0 if check.error is None else float(check.error)
+        ),
         kernel=call.kernel,
         heads=call.heads,
     )

@@ -247,6 +247,7 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
         ),
     )
     record = gathered(record, reading.query_count) if reading.queries else record
+    record.running.dropout = dropped is not None
     record.running.folded = (
         reading.split is not None and reading.heads == (1,) and len(reading.lead) == 2 + len(reading.queries)
     )

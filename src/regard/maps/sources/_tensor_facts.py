@@ -48,7 +48,7 @@ def is_whole_view(x: Any, whole: Tensor) -> bool:
     return isinstance(x, Tensor) and x.numel() == whole.numel() and shares_memory(x, whole)
 
 
-def sums_to_one(x: Tensor, axis: int) -> bool:
+def sums_to_one(x: Tensor, axis: int, within: float = 1e-2) -> bool:
     """Whether x sums to one along an axis. Some sums may be zero, if there is no key to attend to.
 
     >>> sums_to_one(torch.tensor([[0.3, 0.7], [0.0, 0.0]]), -1)
@@ -58,12 +58,12 @@ def sums_to_one(x: Tensor, axis: int) -> bool:
         return False
     total = x.detach().sum(axis, dtype=torch.float32)
     error = torch.minimum((total - 1).abs(), total.abs())
-    return bool((error < 1e-2).all() & (total > 0.5).any())
+    return bool((error < within).all() & (total > 0.5).any())
 
 
-def is_normalized(x: Tensor) -> bool:
+def is_normalized(x: Tensor, within: float = 1e-2) -> bool:
     """Whether rows or columns sum to one."""
-    return any(sums_to_one(x, axis) for axis in (-1, -2))
+    return any(sums_to_one(x, axis, within) for axis in (-1, -2))
 
 
 def by_rows(name: str, other: Any, out: Tensor) -> bool:

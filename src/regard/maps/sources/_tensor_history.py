@@ -335,8 +335,10 @@ class TensorHistory:
             # Sigmoids of scores are often no attention (masks of objects, for example), so no product is expected.
             return replace(origin, kind="weights", form="sigmoid", use=None)
         if name in _EXPONENTIALS and origin.kind in ("scores", "logarithms"):
+            # The logarithm of a small weight is large, and in half precision its rounding is a few per cent of the weight.
+            within = 8 * torch.finfo(out.dtype).eps if origin.kind == "logarithms" else 0.0
             origin = replace(origin, kind="exponentials", form="softmax", use=None)
-            if not is_normalized(out):
+            if not is_normalized(out, max(1e-2, within)):
                 return origin
         elif origin.kind not in ("scores", "exponentials") or not by_rows(name, other, out):
             return origin

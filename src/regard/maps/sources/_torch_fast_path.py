@@ -126,7 +126,8 @@ def _record(call: FunctionCall, layer: _Layer, out: Tensor) -> AttentionRecord:
     def compare(weights: Tensor, rows: Selection, heads: Selection) -> Tensor:
         """max |the layer computed from these weights − its output|."""
         whole = weights
-        if weights.shape[1] != layer.heads:  # the output projection mixes the heads, so all are needed
+        # The output projection mixes the heads, so the comparison needs all of them, each in its own place.
+        if isinstance(heads, Tensor) or weights.shape[1] != layer.heads:
             whole, _ = scores(rows, slice(None))
             whole[:, heads] = weights
         attended = (whole @ value).transpose(1, 2).flatten(2).to(projected.dtype)
