@@ -1,14 +1,14 @@
-// A saved file: payloads stand in script blocks beside the places where they are to be shown.
+// A saved file: payloads are in script blocks beside the elements that show them.
 
 import { download, fileHost, type Host } from "./core/host";
 import { fail, mount } from "./core/mount";
 import { decode, inflate, joined } from "./core/payload";
 
-/** Shows every payload of the page. On a page that is not a saved file there is none. */
+/** Shows every payload of the page. A page that is not a saved file has none. */
 export function startFile(): void {
   for (const place of document.querySelectorAll<HTMLElement>("[data-regard-payload]")) {
     const find = (kind: string) => document.getElementById(`${place.dataset.regardPayload}-${kind}`)?.textContent ?? "";
-    // On a page of others (the documentation) the styles of both stay apart, and the address is theirs.
+    // When embedded in another page (the documentation), styles are kept separate, and the address belongs to that page.
     const apart = "regardApart" in place.dataset;
     const host: Host = apart ? { kind: "notebook", save: download } : fileHost;
     const show = async () => {
@@ -24,10 +24,10 @@ export function startFile(): void {
   }
 }
 
-/** Until what was asked for can be seen, or would be if the page were. */
+/** Resolves after the next paint, or after 300 ms if the page is hidden. */
 const painted = () => new Promise<void>((done) => (requestAnimationFrame(() => requestAnimationFrame(() => done())), setTimeout(done, 300)));
 
-/** Until the whole file has been read. */
+/** Resolves when the whole file has been read. */
 const read = () => new Promise<void>((done) => (document.readyState === "loading" ? document.addEventListener("DOMContentLoaded", () => done(), { once: true }) : done()));
 
 function inside(place: HTMLElement): HTMLElement {

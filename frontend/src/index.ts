@@ -1,4 +1,4 @@
-// The one module: a notebook calls `render`, a page of ours `mount`, a saved file starts itself.
+// The only module: a notebook calls `render`, the studio calls `mount`, a saved file starts by itself.
 
 import { download, type Host } from "./core/host";
 import { fail, mount as put } from "./core/mount";
@@ -7,7 +7,7 @@ import { startFile } from "./file";
 
 export { decode, decodeBody, inflate, Payload };
 
-/** What anywidget gives (the part of it that is used). */
+/** The part of anywidget's model that we use. */
 export interface Model {
   get(name: string): unknown;
   set(name: string, value: unknown): void;

@@ -277,7 +277,7 @@ WRONG = {
     "heads must be a whole number": {"heads": 1.5},
     "weights must be a number": {"weights": "maps"},
     "name the edges to block": {},
-    "goes with weights": {"keys": 0, "renormalize": False},
+    "renormalize=False needs weights": {"keys": 0, "renormalize": False},
     "heads=9: 'ByHand' has 3 heads": {"heads": 9},
     "3 queries, but 5 queries of 'ByHand' are edited": {"weights": torch.ones(3, 5)},
     "no edge was changed: .* queries=7": {"queries": 7, "keys": 0},

@@ -275,7 +275,7 @@ def test_windows_are_replaced_over_the_whole_image(transformers, images):
 def test_replacing_says_what_does_not_fit():
     model, x = Gaussians(), torch.randn(1, 16, 8)
     head = Head("Gaussians", 0, (0.0, 0.0), 1.0, 1.0, 1.0, (), 0.0)
-    with pytest.raises(ValueError, match="how the tokens of 'Gaussians' lie"):
+    with pytest.raises(ValueError, match="the layout of the tokens of 'Gaussians' is not known"):
         regard.replace_heads(model, [head])
     with pytest.raises(ValueError, match="fitted on 9"):
         regard.replace_heads(model, [head], grid=(3, 3))(x)

@@ -284,7 +284,7 @@ def test_wrong_requests_are_refused_with_what_would_fit():
         regard.prune_heads(Small(slice_heads=True), {"layers.0": [0]})
     with pytest.raises(ValueError, match="count is needed"):
         regard.prune_heads(model, importance(model, [(x, torch.zeros(2).long())]))
-    with pytest.raises(ValueError, match=r"count is 3 .*it goes with an importance"):
+    with pytest.raises(ValueError, match=r"count is 3 .*it is for an importance"):
         regard.prune_heads(model, {"layers.0": [0]}, 3)
     with pytest.raises(ValueError, match="batches is empty"):
         importance(model, [])

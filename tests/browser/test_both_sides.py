@@ -16,7 +16,7 @@ def test_a_comparison_marks_one_cell_on_all_sides(open_file, look):
     a, b = torch.full((2, 4, 4), 0.25), torch.full((2, 4, 4), 0.25)
     b[1] = torch.eye(4)
     page = open_file(regard.show(a, b, tokens=list("wxyz"), names=("before", "after")))
-    assert "head 1 · 75 % of the attention moved · the head that changes most" in look.subtitle(page)
+    assert "head 1 · 75 % of the attention differs · the head that changes most" in look.subtitle(page)
     before = [look.pixels(page, ".rg-three", side) for side in range(3)]
     look.point(page, ".rg-three", 0.3, 0.5)
     said = look.subtitle(page)
@@ -24,7 +24,7 @@ def test_a_comparison_marks_one_cell_on_all_sides(open_file, look):
     assert "after − before " in said
     assert all(look.pixels(page, ".rg-three", side) != before[side] for side in range(3))
     page.get_by_label("head", exact=True).select_option("0")
-    assert "head 0 · 0 % of the attention moved" in look.subtitle(page)
+    assert "head 0 · 0 % of the attention differs" in look.subtitle(page)
 
 
 def test_a_word_shows_its_patches_and_a_patch_its_words(open_file, look):
@@ -53,7 +53,7 @@ def test_two_heads_are_compared_with_their_difference(open_file, look):
     page = open_file(regard.show(ways, tokens=list("wxyz")))
     subtitle = page.locator(".rg-subtitle")
     page.get_by_label("compare with").select_option("head 1")
-    expect(subtitle).to_have_text("head 0 and head 1 · 75 % of the attention lies elsewhere")
+    expect(subtitle).to_have_text("head 0 and head 1 · 75 % of the attention differs")
     expect(page.locator(".rg-three canvas")).to_have_count(3)
     before = [look.pixels(page, ".rg-three", side) for side in range(3)]
     look.point(page, ".rg-three", 0.22, 0.5)  # the first column, in the first map
@@ -81,7 +81,7 @@ def test_two_heads_are_compared_on_the_photo(open_file, look, image_maps):
     page.get_by_label("compare with").select_option(index=2)
     expect(page.locator(".rg-three canvas")).to_have_count(3)
     assert len({look.pixels(page, ".rg-three", side) for side in range(3)}) == 3
-    expect(page.locator(".rg-subtitle")).to_have_text(re.compile("of the attention lies elsewhere"))
+    expect(page.locator(".rg-subtitle")).to_have_text(re.compile("of the attention differs"))
     page.locator(".rg-three canvas").nth(1).scroll_into_view_if_needed()
     look.point(page, ".rg-three", 0.9, 0.6, 1)
     expect(page.locator(".rg-tip:visible")).to_have_count(1)
@@ -101,7 +101,7 @@ def test_a_large_page_is_shown_before_it_is_read(open_file, look, monkeypatch, t
     text, early = shown.html(), tmp_path / "early.html"
     early.write_text(text.replace(" data-regard-late", ""), "utf-8")  # the rest is not asked for
     page.goto(early.as_uri())
-    expect(subtitle).to_contain_text("the other heads are being read")
+    expect(subtitle).to_contain_text("loading the other heads")
     assert [look.pixels(page, place) for place in (".rg-atlas", ".rg-main")] == whole
     # Colors that the thumbnails were not made for are worked out from the maps.
     page.goto(shown.save(tmp_path / "whole.html").as_uri())

@@ -95,7 +95,7 @@ class TestHeads:
             pictures.append(look.pixels(page, ".rg-panels"))
         page.get_by_label("whole grid").check()
         assert len({*pictures, look.pixels(page, ".rg-panels")}) == 4
-        expect(page.locator(".rg-footer")).to_contain_text("4 heads spread without end", use_inner_text=True)
+        expect(page.locator(".rg-footer")).to_contain_text("4 heads have no contour", use_inner_text=True)
         text = HeadTrajectory((0, 9), ("a",), (12,), (torch.randn(2, 3, 1),), (torch.rand(2, 3),))
         page = open_file(regard.show(text))
         look.point(page, ".rg-panels", 0.5, 0.9)
@@ -207,7 +207,7 @@ class TestImage:
         seen.add(look.pixels(page, ".rg-main"))
         assert len(seen) == 5
         heads = look.pixels(page, ".rg-atlas")
-        page.get_by_text("This layer").click()
+        page.get_by_text("This layer", exact=True).click()
         block = look.pixels(page, ".rg-atlas")
         page.get_by_label("one scale for all heads").uncheck()
         assert len({heads, block, look.pixels(page, ".rg-atlas")}) == 3
@@ -369,7 +369,7 @@ class TestMergedTokens:
         before = look.pixels(page, ".rg-panels", 0)
         scale.uncheck()
         assert look.pixels(page, ".rg-panels", 0) != before
-        expect(page.locator(".rg-footer")).to_contain_text("scales of their own", use_inner_text=True)
+        expect(page.locator(".rg-footer")).to_contain_text("different scales", use_inner_text=True)
 
     def heads_at(self, page, look, panel, x):
         box = page.locator(".rg-panels canvas").nth(panel).bounding_box()
@@ -639,7 +639,7 @@ class TestInteraction:
         page.keyboard.press("ArrowLeft")  # the most local one comes first
         assert "layer 1 · head 2" in look.subtitle(page)
         before = look.pixels(page, ".rg-atlas")
-        page.get_by_label("without uniform heads").check()
+        page.get_by_label("hide uniform heads").check()
         assert look.pixels(page, ".rg-atlas") != before
         look.point(page, ".rg-atlas", 85, 40)
         expect(page.locator(".rg-atlas .rg-tip")).to_contain_text("bits of structure", use_inner_text=True)
@@ -746,4 +746,4 @@ class TestEveryView:
         path.write_text(path.read_text().replace('"version":1', '"version":2', 1))
         page = new_page()
         page.goto(path.as_uri())
-        expect(page.get_by_role("alert")).to_contain_text("only version 1 is known", use_inner_text=True)
+        expect(page.get_by_role("alert")).to_contain_text("this page reads version 1", use_inner_text=True)

@@ -58,10 +58,10 @@ def test_the_strongest_patches_are_outlined_on_the_photo(open_file, look, image_
     maps, image = image_maps
     page = open_file(regard.show(maps, image=image))
     colored = look.pixels(page, ".rg-main")
-    page.get_by_label("the strongest").fill("0.3")
+    page.get_by_label("mass shown").fill("0.3")
     few = look.pixels(page, ".rg-main")
     assert few != colored
-    assert "the strongest 30 % lie on" in look.subtitle(page)
+    assert "patches hold 30 %" in look.subtitle(page)
     page.get_by_text("Outlines").click()
     look.point(page, ".rg-main", 0.5, 0.6)
     outlined = look.pixels(page, ".rg-main")
@@ -72,7 +72,7 @@ def test_the_strongest_patches_are_outlined_on_the_photo(open_file, look, image_
     tiles = look.pixels(page, ".rg-atlas")
     page.locator(".rg-legend button[aria-pressed]").first.click()
     assert look.pixels(page, ".rg-main") != outlined
-    page.get_by_label("the strongest").fill("0.9")
+    page.get_by_label("mass shown").fill("0.9")
     assert look.pixels(page, ".rg-atlas") != tiles
 
 
@@ -80,12 +80,12 @@ def test_heads_are_filtered_by_what_they_do(open_file, look):
     ways = torch.stack([torch.eye(5), torch.eye(5).roll(-1, 1), torch.full((5, 5), 0.2)])
     page = open_file(regard.show(ways))
     every = look.pixels(page, ".rg-atlas")
-    choice = page.get_by_label("heads that")
+    choice = page.get_by_label("pattern")
     assert choice.locator("option").all_inner_texts() == [
         "any pattern",
         "looks at itself (1)",
         "looks at the previous token (1)",
-        "looks everywhere alike (1)",
+        "looks everywhere equally (1)",
     ]
     choice.select_option("previous")
     assert look.pixels(page, ".rg-atlas") != every
@@ -99,7 +99,7 @@ def test_a_slider_goes_through_the_steps_of_generation(open_file, look):
     calls = [AttentionRecord.given(torch.rand(1, 2, 3, 3).tril() + 1e-3 * torch.ones(3, 3).tril())]
     calls += [AttentionRecord.given(torch.rand(1, 2, 1, keys).softmax(-1)) for keys in range(4, 8)]
     page = open_file(regard.show(Maps([Map("attention", calls)]), tokens=list("abcdefg")))
-    slider = page.get_by_label("written", exact=True)
+    slider = page.get_by_label("generated", exact=True)
     assert (slider.get_attribute("max"), slider.input_value()) == ("4", "4")
     name = "heat map of {} × {} tokens"
     page.get_by_role("application", name=name.format(7, 7)).wait_for()

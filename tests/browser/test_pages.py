@@ -273,11 +273,11 @@ class TestClaims:
         page.get_by_label("search the statements").fill("softargmax sign")
         assert self.listed(page) == ["hw4-softargmax-sign"]
         page.get_by_label("search the statements").fill("nothing of the kind")
-        expect(page.locator(".rg-claims")).to_contain_text("No statement is left", use_inner_text=True)
+        expect(page.locator(".rg-claims")).to_contain_text("No statement matches", use_inner_text=True)
         page.get_by_label("search the statements").fill("")
         page.get_by_label("misconceptions only").uncheck()
         page.get_by_role("button", name="those that fail").click()
-        page.get_by_label("from").select_option("a6")
+        page.get_by_label("source").select_option("a6")
         assert self.listed(page) == ["a6-theorem-1", "a6-heads-move"]
 
     def test_a_claim_opens_with_its_derivation_and_evidence(self, page, claims):

@@ -86,7 +86,7 @@ def test_heads_play_by_themselves_and_once(opened, scene):
     expect(stage).to_have_attribute("data-playing", "false")
     opened.wait_for_timeout(200)  # once: it does not begin again
     assert (stage.get_attribute("data-playing"), stage.get_attribute("data-share")) == ("false", "1.00")
-    expect(first.locator("output")).to_have_text(re.compile(r"step \d+ · [\d.]+ % right"))
+    expect(first.locator("output")).to_have_text(re.compile(r"step \d+ · validation accuracy [\d.]+ %"))
 
 
 def test_contours_follow_the_pointer_the_keyboard_and_a_photo(opened, scene, payload, tmp_path):

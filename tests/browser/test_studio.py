@@ -65,7 +65,7 @@ def test_a_sentence_is_typed_and_the_alignment_follows(studio, look):
     page = studio("run/case-rnn/tokens")
     page.wait_for_selector(".st-said")
     before = look.pixels(page, "[data-view=tokens]")
-    assert "it should be I AM A STUDENT" in page.locator(".st-said").inner_text().replace("\n", " ")
+    assert "expected I AM A STUDENT" in page.locator(".st-said").inner_text().replace("\n", " ")
     with page.expect_response(re.compile("/sentence$")):
         page.get_by_label("sentence").fill("Much longer than that")
     page.wait_for_function("() => document.querySelector('.st-said').innerText.includes('MUCH LONGER')")

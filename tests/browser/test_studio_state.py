@@ -149,7 +149,7 @@ def test_many_runs_are_searched_grouped_and_sorted(stray, many):
 def test_runs_are_laid_over_each_other_with_their_values(stray, many, look):
     stray.goto(f"{many}#/run/vit-00/training")
     alone = look.pixels(stray, "[data-view=training]")
-    stray.get_by_label("beside", exact=True).select_option("gaussian-01")
+    stray.get_by_label("compare with", exact=True).select_option("gaussian-01")
     stray.wait_for_selector(".rg-legend button")
     stray.wait_for_function("() => !document.querySelector('.rg-legend').innerText.includes('nothing')")
     expect(stray).to_have_url(re.compile("beside=gaussian-01"))
@@ -177,7 +177,7 @@ def test_two_steps_of_a_network_are_compared_by_their_difference(stray, address,
     stray.wait_for_function("() => document.querySelector('.rg-footer').innerText.includes('purple: more than')")
     assert look.pixels(stray, "[data-view=image]") != one
     expect(stray).to_have_url(re.compile("minus=step"))
-    expect(stray.locator(".st-minus")).to_contain_text("the difference", use_inner_text=True)
+    expect(stray.locator(".st-minus")).to_contain_text("this network minus", use_inner_text=True)
     stray.get_by_label("minus").select_option("")
     stray.wait_for_function("() => !document.querySelector('.rg-footer').innerText.includes('purple')")
     assert look.pixels(stray, "[data-view=image]") == one

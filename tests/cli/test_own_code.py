@@ -144,7 +144,7 @@ def test_every_smoke_width_follows_the_typed_heads(recipe):
 
 def test_import_needs_a_name_that_exists(capsys, user_errors):
     assert main(["train", "demo", "--import", "no_such_package.module"]) == 2
-    assert "no module is called 'no_such_package.module'" in capsys.readouterr().err
+    assert "there is no module 'no_such_package.module'" in capsys.readouterr().err
     assert main(["train", "demo", "--import"]) == 2
 
 

@@ -69,7 +69,7 @@ class TestTrain:
 
     def test_a_wrong_value_is_a_message(self, capsys, user_errors):
         assert main(["train", "nowhere"]) == 1
-        assert "no recipe is called 'nowhere'" in capsys.readouterr().err
+        assert "there is no recipe 'nowhere'" in capsys.readouterr().err
         assert main(["train", "demo", *SMOKE, "--seeds", "0"]) == 1
         assert "seeds must be 1 or more, got 0" in capsys.readouterr().err
 

@@ -50,6 +50,6 @@ def test_fetch_fails_plainly(folder, capsys, monkeypatch):
 
 def test_an_unknown_name_is_refused(capsys):
     assert run(["fetch", "imagenet"]) == 2
-    assert "unknown data set imagenet; known are cifar10" in capsys.readouterr().err
+    assert "unknown data set imagenet; choose from cifar10" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run([])

@@ -216,7 +216,7 @@ class TestProblems:
     def test_images_that_are_all_alike(self, tmp_path):
         for number in range(6):
             write(tmp_path / "ab"[number % 2] / f"{number}.png", 1)
-        with pytest.raises(UnsuitableDataError, match=r"all 4 training images in .* are alike"):
+        with pytest.raises(UnsuitableDataError, match=r"all 4 training images in .* are equal"):
             open_data(str(photos(tmp_path, {})), validation=0).notes  # noqa: B018
 
     def test_notes(self, tmp_path):
@@ -233,7 +233,7 @@ class TestProblems:
         assert "no test image of class 'b'" in notes
         assert "also occur with another class: train/" in notes
         assert (
-            "3 files that are no images of a class are left out: train/b/link, train/b/notes.txt, train/loose.png"
+            "3 files that are not images of a class are left out: train/b/link, train/b/notes.txt, train/loose.png"
             in notes
         )
 
@@ -427,7 +427,7 @@ class TestDecodedInEveryEpoch:
     def test_all_alike(self, tmp_path):
         for number in range(8):
             write(tmp_path / "ab"[number % 2] / f"{number}.png", 0)
-        with pytest.raises(UnsuitableDataError, match=r"images in .* are alike"):
+        with pytest.raises(UnsuitableDataError, match=r"images in .* are equal"):
             _ = open_data(str(tmp_path)).notes
 
     @pytest.mark.parametrize("ending", ["jpg", "png", "gif", "webp", "bmp", "tiff"])

@@ -112,7 +112,7 @@ def test_saved_maps_are_opened(client_of, tmp_path):
         ("{file}:missing", "has no function 'missing'"),
         ("{file}:alone", "returned a Reader alone"),
         ("{file}:unclear", "no parameter named text or image"),
-        ("no.such.module:function", "no module is called 'no.such.module'"),
+        ("no.such.module:function", "there is no module 'no.such.module'"),
     ],
 )
 def test_what_cannot_be_opened_says_what_would_fit(file, source, says):

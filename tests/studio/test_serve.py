@@ -102,7 +102,7 @@ def test_a_taken_port_is_named_or_passed_over():
 
 def test_wrong_words_are_refused(capsys, tmp_path):
     assert main(["studio", str(tmp_path / "absent")]) == 1
-    assert "is not a folder; a folder that contains runs would fit" in capsys.readouterr().err
+    assert "is not a folder; pass a folder that contains runs" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["studio", str(tmp_path), "--port", "99999"])
     assert "--port must be 0 to 65535" in capsys.readouterr().err

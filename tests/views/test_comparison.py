@@ -52,7 +52,7 @@ def test_two_models_are_paired_by_order_and_what_does_not_fit_is_named():
     for unused in ({"words": True}, {"image": torch.rand(3, 4, 4)}, {"segments": [("text", 3)]}):
         with pytest.raises(ValueError, match="does not go with a comparison"):
             regard.show(one, one, **unused)
-    with pytest.raises(TypeError, match=r"names is .* but goes with two sets of maps"):
+    with pytest.raises(TypeError, match=r"names is .* but needs two sets of maps"):
         regard.show(one, names=("a", "b"))
 
 

@@ -116,7 +116,7 @@ WRONG = {
     },
     "ids is None, but must be given with a tokenizer": {"tokenizer": object()},
     "tokenizer must have convert_ids_to_tokens": {"tokenizer": 3, "ids": [1, 2, 3, 4]},
-    "needs tokens with the marks of subwords": {"tokens": list("abcd"), "words": True},
+    "needs tokens with subword marks": {"tokens": list("abcd"), "words": True},
     "needs the tokens of one text": {"words": True},
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -306,7 +307,8 @@ class TestSaving:
         page = path.read_text()
         assert "default-src 'none'" in page
         assert page.count("<script") == page.count("</script>") == 4
-        assert "//" not in page.partition("<body>")[0]
+        head = re.sub(r"'sha256-[^']*'", "", page.partition("<body>")[0])  # a hash may contain // by chance
+        assert "//" not in head
 
     def test_another_ending_is_refused(self, tmp_path):
         with pytest.raises(ValueError, match=r"path must end in \.html"):
@@ -338,7 +340,7 @@ class TestSaving:
             ValueError, match="what must be one of 'claims', 'convolution', 'mechanism', 'story', got 'nothing'"
         ):
             regard.show("nothing")
-        with pytest.raises(TypeError, match="color is an option of a view that is given by its name"):
+        with pytest.raises(TypeError, match="color is only an option of views selected by name"):
             regard.show(random_maps(1, 1, 2), color="red")
 
 

@@ -137,7 +137,7 @@ class TestFigures:
             shown.save(tmp_path / "x.png", layer="c")
         with pytest.raises(ValueError, match="head must be"):
             shown.save(tmp_path / "x.png", layer="a", head=7)
-        with pytest.raises(TypeError, match="head goes with a figure"):
+        with pytest.raises(TypeError, match="head is only for a figure"):
             shown.save(tmp_path / "x.html", head=1)
 
     def test_an_image_and_heads_have_a_figure_and_a_claim_has_none(self, tmp_path):

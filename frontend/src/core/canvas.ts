@@ -1,4 +1,4 @@
-// A canvas that fits its place and its screen, and that can be saved.
+// A canvas that adapts to its size and to the screen's resolution, and that can be saved.
 
 import { html, createContext, useContext, useEffect, useLayoutEffect, useRef } from "./html";
 import type { Pen } from "./pen";
@@ -10,10 +10,10 @@ export interface Size {
   height: number;
 }
 
-/** `saved` is true where the drawing becomes a file: what the page says beside it must then be inside. */
+/** `saved` is true when the drawing is written to a file: text beside it on the page must then be part of it. */
 export type Draw = (pen: Pen, size: Size, theme: Theme, saved?: boolean) => void;
 
-/** What a view shows, for saving. */
+/** A drawing of a view, as needed for saving. */
 export interface Shown {
   element: HTMLElement;
   draw: Draw;
@@ -22,7 +22,7 @@ export interface Shown {
   zoom: number;
 }
 
-/** On a wall letters must be larger than on a desk: everything in a drawing grows with a very wide view. */
+/** A very wide view is probably projected on a wall: everything in the drawing is scaled up to stay readable. */
 export function zoomFor(width: number): number {
   return width >= 2400 ? 1.6 : width >= 1500 ? 1.25 : 1;
 }
@@ -31,13 +31,13 @@ export const Pictures = createContext<Set<Shown>>(new Set());
 
 export interface PictureProps {
   draw: Draw;
-  /** In pixels, or from the width that there is. */
+  /** In pixels, or computed from the available width. */
   height: number | ((width: number) => number);
-  /** What is to be seen, for those who do not see it; empty where words beside it say so. */
+  /** A description for screen readers; empty where text beside the picture says the same. */
   label: string;
   class?: string;
   cursor?: string;
-  /** Whether the keyboard reaches it. */
+  /** Whether the picture can have the keyboard focus. */
   focusable?: boolean;
   onPoint?: (x: number, y: number, event: PointerEvent, size: Size) => void;
   onLeave?: () => void;
@@ -46,11 +46,11 @@ export interface PictureProps {
   onDrag?: (dx: number, dy: number, event: PointerEvent, size: Size, from: [number, number], to: [number, number]) => void;
   onWheel?: (x: number, y: number, event: WheelEvent, size: Size) => void;
   onDouble?: () => void;
-  /** A key while the picture has the focus; true where it was used. */
+  /** Called with a key while the picture has the focus; returns true if it used the key. */
   onKey?: (key: string) => boolean;
-  /** Said at the pointer. */
+  /** The tooltip at the pointer. */
   tip?: string | null;
-  /** Said for a moment when a wheel turns that only scrolls the page. */
+  /** A short hint, shown when the wheel scrolls the page instead of zooming. */
   wheelSays?: string;
 }
 
@@ -125,7 +125,7 @@ export function Picture(props: PictureProps) {
         onWheel(x, y, event, own.size);
       }
     };
-    // Not passive: a view that zooms must be able to keep the page still.
+    // Not passive: a view that zooms must be able to stop the page from scrolling.
     element.addEventListener("wheel", wheel, { passive: false });
     return () => {
       pictures.delete(own);
@@ -142,7 +142,7 @@ export function Picture(props: PictureProps) {
     const zoom = shown.current?.zoom ?? 1;
     return [(event.clientX - box.left) / zoom, (event.clientY - box.top) / zoom];
   };
-  /** To the right of the pointer, or to its left where it would leave the picture. */
+  /** Places the tooltip to the right of the pointer, or to its left where it would leave the picture. */
   const placeTip = () => {
     if (!tip.current || !pointer.current) return;
     const box = wrapper.current!.getBoundingClientRect();
@@ -199,7 +199,7 @@ export function Picture(props: PictureProps) {
   </div>`;
 }
 
-/** Paint numbers 0 … 255 (or NaN: nothing) as pixels; drawn later with drawImage. */
+/** Paint numbers 0 … 255 as pixels (NaN is transparent), to be drawn with drawImage. */
 export function pixels(
   width: number,
   height: number,

@@ -1,4 +1,4 @@
-// Colors that people with any color vision tell apart: ramps of steadily changing lightness, Okabe and Ito's set.
+// Colors that work with any color vision: ramps of monotonic lightness, and the palette of Okabe and Ito.
 
 export type Ramp = (t: number) => [number, number, number];
 
@@ -17,9 +17,9 @@ function parse(hex: string): [number, number, number] {
   return [n >> 16, (n >> 8) & 255, n & 255];
 }
 
-/** From paper to ink, for maps on a light page. */
+/** From light to dark, for maps on a light page. */
 export const paper = ramp("#ffffff", "#dceaf6", "#a5cbe6", "#5a9fcf", "#2170ae", "#0d4583", "#061f47");
-/** From night to light, for maps on a dark page. */
+/** From dark to light, for maps on a dark page. */
 export const night = ramp("#12161d", "#16304f", "#1f5383", "#3f83b0", "#7bb6c9", "#c6e2c8", "#fff8cf");
 /** Orange below zero, purple above: for weights with a sign, on a light page and on a dark one. */
 export const diverging = ramp("#7f3b08", "#b35806", "#e08214", "#fdc783", "#ffffff", "#c5bfe0", "#8073ac", "#542788", "#2d004b");

@@ -1,4 +1,4 @@
-// Labeled controls that the keyboard reaches.
+// Labeled controls that work with the keyboard.
 
 import { html, useEffect, useRef, type ComponentChildren } from "./html";
 

@@ -1,4 +1,4 @@
-// What every view has around it: a title, its controls, light or dark, saving, its keys, and what went wrong.
+// The frame of every view: title, controls, light or dark mode, saving, the list of keys, and errors.
 
 import { html, useMemo, useRef, useState, type ComponentChildren } from "./html";
 import { Pictures, type Shown } from "./canvas";

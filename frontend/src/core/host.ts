@@ -1,18 +1,18 @@
-// The little that a view needs of the page it is on.
+// What a view needs from the page it is on.
 
 import type { Payload } from "./payload";
 
 export interface Host {
   kind: "notebook" | "file" | "studio";
-  /** Tell the host what is picked (a notebook makes it readable from Python). */
+  /** Tell the host what is selected (a notebook makes it readable from Python). */
   select?(selection: Record<string, unknown>): void;
-  /** More data, where there is somebody to ask. */
+  /** Load more data, where there is a server. */
   more?(what: string, options: Record<string, unknown>): Promise<Payload>;
-  /** Hand a file to the person. */
+  /** Offer a file for download. */
   save(name: string, content: Blob): void;
 }
 
-/** A download, which every browser does without any network. */
+/** A download, which needs no network. */
 export function download(name: string, content: Blob): void {
   const address = URL.createObjectURL(content);
   const link = document.createElement("a");

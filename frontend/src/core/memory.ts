@@ -1,11 +1,11 @@
-// What a person chose, kept in the address (of a saved file, of the studio's page) and, for light or dark, in the browser.
+// The user's choices, kept in the address (of a saved file or of the studio); light or dark is kept in the browser.
 
 import { useEffect } from "./html";
 import type { Host } from "./host";
 
 type Kind = Host["kind"];
 
-/** The address in two parts: where on the page one is, and the choices. In a notebook the address is not ours. */
+/** The address in two parts: the route and the choices. In a notebook the address is not ours. */
 function split(kind: Kind): { place: string; choices: URLSearchParams } | null {
   const hash = location.hash.slice(1);
   if (kind === "file") return { place: "", choices: new URLSearchParams(hash) };
@@ -14,7 +14,7 @@ function split(kind: Kind): { place: string; choices: URLSearchParams } | null {
   return at < 0 ? { place: hash, choices: new URLSearchParams() } : { place: hash.slice(0, at), choices: new URLSearchParams(hash.slice(at + 1)) };
 }
 
-/** The choices of a view in the address, by name; those of the page itself where the view's name is empty. */
+/** The choices of a view in the address, by name. An empty view name means the page itself. */
 export function recalled(host: Pick<Host, "kind">, view: string): Record<string, string> {
   const found: Record<string, string> = {};
   const start = view && `${view}.`;
@@ -22,10 +22,10 @@ export function recalled(host: Pick<Host, "kind">, view: string): Record<string,
   return found;
 }
 
-/** Sent when choices changed without the browser noticing. */
+/** The event sent when choices changed without an event of the browser. */
 export const CHANGED = "regard-choices";
 
-/** Writes choices into the address, beside those of other views; a `step` is one that the browser's Back undoes. */
+/** Writes choices into the address and keeps those of other views. With `step`, the browser's Back undoes the change. */
 export function remember(host: Pick<Host, "kind">, view: string, choices: Record<string, string | number | null>, step = false): void {
   const now = split(host.kind);
   if (!now) return;
@@ -41,7 +41,7 @@ export function remember(host: Pick<Host, "kind">, view: string, choices: Record
   if (step) window.dispatchEvent(new Event(CHANGED));
 }
 
-/** Calls `follow` with the view's choices when the address changes under it, as by the browser's Back. */
+/** Calls `follow` with the view's choices when the address changes, for example by the browser's Back. */
 export function useRecalled(host: Pick<Host, "kind">, view: string, follow: (choices: Record<string, string>) => void): void {
   useEffect(() => {
     const place = split(host.kind)?.place;
@@ -51,7 +51,7 @@ export function useRecalled(host: Pick<Host, "kind">, view: string, follow: (cho
   });
 }
 
-/** Files on disk share one store, so each has an entry of its own. */
+/** Files on disk share one local storage, so each file has its own entry. */
 const themeKey = () => `regard-theme${location.protocol === "file:" ? ` ${location.pathname}` : ""}`;
 
 export function rememberedTheme(): "light" | "dark" | null {
@@ -59,7 +59,7 @@ export function rememberedTheme(): "light" | "dark" | null {
     const kept = localStorage.getItem(themeKey());
     return kept === "light" || kept === "dark" ? kept : null;
   } catch {
-    return null; // a page without a store of its own, as in some notebooks
+    return null; // a page without local storage, as in some notebooks
   }
 }
 

@@ -1,4 +1,4 @@
-// What a view shows: a JSON header and one binary buffer, the same in every host.
+// The data of a view: a JSON header and one binary buffer, the same in every host.
 
 export type DType = "uint8" | "int8" | "uint16" | "int32" | "float16" | "float32";
 
@@ -20,13 +20,13 @@ export interface Header<Meta = Record<string, unknown>> {
 
 type Stored = Int8Array | Uint8Array | Uint16Array | Int32Array | Float32Array;
 
-/** An array of a payload. `data` holds what was sent; `row` and `values` undo the scale. */
+/** An array of a payload. `data` holds the stored numbers; `row` and `values` multiply them by the scale. */
 export interface NumberArray {
   shape: number[];
   data: Stored;
-  /** Factors of the leading axes, or null where the data are the values. */
+  /** Scale factors over the leading axes; null if the data are stored unscaled. */
   scale: Float32Array | null;
-  /** How many entries share a factor. */
+  /** How many entries share one scale factor. */
   block: number;
 }
 
@@ -39,12 +39,12 @@ export class Payload<Meta = Record<string, unknown>> {
     readonly header: Header<Meta>,
     readonly buffer: ArrayBuffer,
   ) {
-    if (header.version !== 1) throw new Error(`this payload is of version ${header.version}; only version 1 is known`);
+    if (header.version !== 1) throw new Error(`the payload has version ${header.version}, but this page reads version 1`);
     this.view = header.view;
     this.meta = header.meta;
   }
 
-  /** Whether the array is here: of a large file the beginning is shown while the rest is read. */
+  /** Whether the array has arrived: a large file shows its first arrays while the rest loads. */
   has(name: string): boolean {
     const info = this.header.arrays[name];
     return info !== undefined && info.offset + info.length <= this.buffer.byteLength;
@@ -126,7 +126,7 @@ export function halfToNumber(bits: number): number {
   return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }
 
-/** From a notebook or a file: the header as text, the buffer in any form in which bytes come. */
+/** From a notebook or a file: the header as text, the buffer as any kind of bytes. */
 export function decode(header: string, bytes: ArrayBuffer | ArrayBufferView): Payload {
   return new Payload(JSON.parse(header) as Header, aligned(bytes));
 }

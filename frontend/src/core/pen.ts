@@ -1,4 +1,4 @@
-// A drawing is a function of a pen. A canvas is one pen, an SVG document another: what is seen is what is saved.
+// A drawing is a function of a pen. A canvas is one pen, an SVG document another, so the saved file shows the same.
 
 export interface Pen {
   fillStyle: string | CanvasGradient | CanvasPattern;
@@ -71,7 +71,7 @@ const FRESH: State = {
 };
 
 const ANCHOR: Record<string, string> = { start: "start", left: "start", center: "middle", end: "end", right: "end" };
-// The share of the font's size by which the baseline lies below the point asked for.
+// The distance of the baseline below the given point, as a share of the font size.
 const BASELINE: Record<string, number> = { alphabetic: 0, middle: 0.35, top: 0.8, hanging: 0.8, bottom: -0.2, ideographic: -0.2 };
 
 /** The pen that writes SVG. */
@@ -176,7 +176,7 @@ export class SvgPen implements Pen {
     return this.ruler.measureText(text);
   }
   drawImage(image: HTMLCanvasElement, x: number, y: number, width: number, height: number) {
-    // One picture is often drawn many times, cut by different clips: it is written down once.
+    // One picture is often drawn many times with different clips, so it is stored once.
     const known = this.state.imageSmoothingEnabled ? this.smooth : this.sharp;
     let id = known.get(image);
     if (!id) {

@@ -1,4 +1,4 @@
-// Paper is light, shows everything, and does not wait for the next frame.
+// Printing: light colors, everything visible, drawn at once without waiting for the next frame.
 
 import { options } from "preact";
 import { useEffect, useState } from "./html";
@@ -6,7 +6,7 @@ import { useEffect, useState } from "./html";
 let printing = false;
 export const isPrinting = (): boolean => printing;
 
-/** Whether the page is being printed. Everything that follows from it is drawn at once, before the browser takes its picture. */
+/** Whether the page is being printed. The views are redrawn at once, before the browser prints them. */
 export function usePrinting(): boolean {
   const [now, setNow] = useState(printing);
   useEffect(() => {

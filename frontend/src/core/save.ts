@@ -1,4 +1,4 @@
-// Any view as a picture: its canvases where they stand, under a title, as PNG or SVG.
+// Saves any view as PNG or SVG: its canvases in their arrangement, under a title.
 
 import type { Shown } from "./canvas";
 import { escape, type Pen, SvgPen } from "./pen";
@@ -17,7 +17,7 @@ interface Plan {
   placed: Placed[];
 }
 
-/** Where the pictures stand relative to each other. */
+/** The positions of the pictures relative to each other. */
 export function arrange(pictures: Iterable<Shown>): Plan {
   const boxes = [...pictures]
     .map((one) => ({ one, box: one.element.getBoundingClientRect() }))
@@ -67,7 +67,7 @@ export function toPng(pictures: Iterable<Shown>, title: string, subtitle: string
   const plan = arrange(pictures);
   const top = MARGIN + (subtitle ? 50 : 30);
   const [width, height] = [plan.width + 2 * MARGIN, plan.height + top + MARGIN];
-  // Fine enough to print, and no larger than every browser allows.
+  // Fine enough to print, and within the size that every browser allows.
   const ratio = Math.max(1, Math.min(3, 8000 / Math.max(width, height)));
   const canvas = document.createElement("canvas");
   canvas.width = Math.round(width * ratio);

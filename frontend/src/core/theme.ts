@@ -1,4 +1,4 @@
-// Light and dark: as the page, the notebook or the system has it, unless the person chooses.
+// Light or dark: the setting of the page, the notebook or the system, unless the user chooses.
 
 import { createContext, useContext, useEffect, useState } from "./html";
 import { usePrinting } from "./print";
@@ -15,9 +15,9 @@ export interface Theme {
   muted: string;
   line: string;
   faint: string;
-  /** What is picked. */
+  /** The selected item. */
   accent: string;
-  /** What the pointer is over. */
+  /** The item under the pointer. */
   hover: string;
   warn: string;
   font: string;
@@ -73,7 +73,7 @@ export const themes: Record<Mode, Theme> = {
 export const ThemeContext = createContext<Theme>(themes.light);
 export const useTheme = () => useContext(ThemeContext);
 
-/** What the surroundings are: a notebook's own theme goes before the system's. */
+/** The mode of the surroundings: a notebook's theme takes precedence over the system's. */
 export function surroundings(): Mode {
   const body = document.body;
   if (body?.dataset.jpThemeLight) return body.dataset.jpThemeLight === "false" ? "dark" : "light";
@@ -85,7 +85,7 @@ export function surroundings(): Mode {
   return window.matchMedia?.("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
-/** The theme now, and a switch. */
+/** The current theme, and a function that switches it. */
 export function useMode(): [Mode, () => void] {
   const [chosen, choose] = useState<Mode | null>(() => (document.documentElement.dataset.theme ? null : rememberedTheme()));
   const [around, setAround] = useState<Mode>(surroundings);

@@ -1,4 +1,4 @@
-// A map as arcs: from each token that asks, on the left, to the tokens that it reads, on the right.
+// A map as arcs: from each query token, on the left, to its key tokens, on the right.
 
 import type { Draw, Size } from "../core/canvas";
 import type { Pen } from "../core/pen";
@@ -19,13 +19,13 @@ export interface ArcState {
   axes: [query: string, key: string];
   /** Several heads at once, each with its own weights; the table is then their mean. */
   heads: HeadArcs[] | null;
-  /** Only what is between these tokens. */
+  /** Draw only arcs between these tokens. */
   span?: Span | null;
 }
 
 export interface HeadArcs {
   name: string;
-  /** Its place in the layer, which has its color. */
+  /** The index of the head in its layer, which determines the color. */
   head: number;
   weights: Float32Array;
 }
@@ -41,7 +41,7 @@ interface Column {
   height: number;
 }
 
-/** Behind a label: in proportion to its weight, and never so strong that the letters drown. */
+/** Opacity of the mark behind a label: proportional to the weight, and faint enough to read the letters. */
 export const tint = (theme: Theme, weight: number): string => `${theme.hover}${Math.round(255 * 0.55 * Math.min(1, Math.max(0, weight))).toString(16).padStart(2, "0")}`;
 
 export const arcHeight = (table: Table) => (): number => {
@@ -74,7 +74,7 @@ export function tokenAt(table: Table, view: Viewport, x: number, y: number, size
 
 export function drawArcs(state: ArcState): Draw {
   const { table, view } = state;
-  // One scale for all heads, at rest and under the pointer: a weight is never drawn weaker for being pointed at.
+  // One scale for all heads, with and without the pointer, so that pointing at a weight never makes it fainter.
   const heads = state.heads ?? [{ name: "", head: 0, weights: table.weights }];
   const max = Math.max(...heads.map((head) => largestOf(head.weights))) || 1;
   const shown = heads.map((head) => ({ ...head, least: threshold(head.weights, max, MOST / heads.length) }));
@@ -127,7 +127,7 @@ export function drawArcs(state: ArcState): Draw {
   };
 }
 
-/** Which line is which head, above the arcs of a saved picture. */
+/** The legend of heads above the arcs of a saved picture. */
 function legend(pen: Pen, heads: HeadArcs[], c: Column, theme: Theme) {
   const step = Math.min(34, (c.right - c.left) / heads.length);
   const start = (c.left + c.right - step * heads.length) / 2;
@@ -169,7 +169,7 @@ function tokens(
       pen.fillStyle = tint(theme, strength);
       pen.fillRect(from, y(i) - tall / 2, to - from, Math.max(1, tall - 1));
     }
-    // Where rows are narrower than letters, those that matter most are named first, and only where there is room.
+    // Where rows are narrower than letters, the most important ones get a label first, if there is room.
     const every = Math.max(1, Math.ceil(11 / tall));
     const rank = (i: number) => (i === chosen ? 2 : weight(i) > 0.02 ? weight(i) : i % every === 0 ? 0 : -1);
     const named: number[] = [];

@@ -1,11 +1,11 @@
-// Heads as thumbnails: a row per layer, or the heads of one layer in a block. Hover enlarges, a click locks.
+// Heads as thumbnails: a row per layer, or the heads of one layer in a block. Hovering enlarges, a click locks.
 
 import { html, useRef, useState } from "../core/html";
 import { Picture, pixels, type Draw, type Size } from "../core/canvas";
 import type { Pen } from "../core/pen";
 import { useTheme } from "../core/theme";
 
-/** The thumbnails of one layer side by side, each with its own edge repeated around it: smoothing mixes neighbors. */
+/** The thumbnails of one layer side by side. Each is padded by its own edge, because smoothing mixes neighbors. */
 export interface Strip {
   image: HTMLCanvasElement;
   heads: number;
@@ -28,7 +28,7 @@ export function makeStrip(heads: number, rows: number, columns: number, color: (
 export interface AtlasRow {
   label: string;
   layer: number;
-  /** Places of the heads in their layer. */
+  /** Indices of the heads in their layer. */
   heads: number[];
   warn?: boolean;
 }
@@ -45,13 +45,13 @@ export interface AtlasProps {
   /** Drawn over a thumbnail. */
   onTop?: (pen: Pen, layer: number, head: number, place: { x: number; y: number; width: number; height: number }) => void;
   picked: { layer: number; head: number | null };
-  /** The head that the picked one is compared with. */
+  /** The head that the selected one is compared with. */
   second?: { layer: number; head: number } | null;
   label: string;
-  /** What a head is like, beside its name. */
+  /** A short description of a head, beside its name. */
   about?: (layer: number, head: number) => string;
   onHover: (at: { layer: number; head: number } | null) => void;
-  /** `beside`: with Shift, to be compared with what is picked. */
+  /** `beside` is true with Shift: compare this head with the selected one. */
   onPick: (at: { layer: number; head: number | null }, beside: boolean) => void;
 }
 
@@ -184,7 +184,7 @@ export function Atlas(props: AtlasProps) {
     const at = cellOf(x, y, size);
     if (at) props.onPick({ layer: rows[at.row].layer, head: at.column < 0 ? null : rows[at.row].heads[at.column] }, event.shiftKey);
   };
-  /** Arrows go to the next head; from nothing to the first. */
+  /** Arrow keys select the next head, or the first if none is selected. */
   const move = (key: string): boolean => {
     const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[key];
     if (!step) return false;
@@ -198,10 +198,10 @@ export function Atlas(props: AtlasProps) {
   return html`<${Picture} class="rg-atlas" focusable onKey=${move} tip=${tip} draw=${draw} height=${height} label=${props.label} cursor="pointer" onPoint=${hover} onLeave=${leave} onPress=${press} />`;
 }
 
-/** More letters than any place has room for. */
+/** More letters than fit anywhere. */
 const MOST_LETTERS = 400;
 
-/** As much of a text as has room, found by halving: a token may have any number of letters. */
+/** The longest beginning of a text that fits, by binary search, since a token may be very long. */
 export function fitted(pen: Pen, text: string, room: number): string {
   if (text.length <= MOST_LETTERS && pen.measureText(text).width <= room) return text;
   let [end, most] = [1, Math.min(text.length, MOST_LETTERS)];
@@ -213,10 +213,10 @@ export function fitted(pen: Pen, text: string, room: number): string {
   return `${text.slice(0, end)}…`;
 }
 
-/** The row that has a head in every column: layers may differ in how many they have. */
+/** The row with the most heads: layers may have different numbers of heads. */
 export const widestRow = (rows: AtlasRow[]) => rows.reduce((most, row) => (row.heads.length > most.heads.length ? row : most));
 
-/** Rows for an atlas of one layer: its heads in a block that is about as wide as the room asks. */
+/** Rows for an atlas of one layer: its heads in a block of about the available width. */
 export function blockRows(layer: number, heads: number, columns: number): AtlasRow[] {
   const rows: AtlasRow[] = [];
   for (let at = 0; at < heads; at += columns) {

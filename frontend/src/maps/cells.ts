@@ -9,11 +9,11 @@ import { colorsOf } from "./scale";
 
 export type Measure = "mass" | "largest";
 
-/** The part of the tokens that is shown, as shares of all: x over keys, y over queries. */
+/** The visible part of the tokens, as shares of the whole: x over keys, y over queries. */
 export interface Window {
   x: number;
   y: number;
-  /** The share that is shown, the same for both axes. */
+  /** The visible share, the same for both axes. */
   share: number;
 }
 
@@ -25,7 +25,7 @@ export function within({ x, y, share }: Window, smallest: number): Window {
   return { x: keep(x), y: keep(y), share: s };
 }
 
-/** Larger by a factor, with the point (x, y) of the tokens where it was. */
+/** Zoom by a factor and keep the point (x, y) of the tokens in place. */
 export function zoomedAt(view: Window, factor: number, x: number, y: number, smallest: number): Window {
   const share = Math.min(1, Math.max(smallest, view.share / factor));
   const shrink = share / view.share;
@@ -36,7 +36,7 @@ export interface Cells {
   data: Float32Array;
   rows: number;
   columns: number;
-  /** How many cells all tokens are: less than rows and columns where the last ones are not full. */
+  /** All tokens, in cells: less than rows and columns where the last cells are partly filled. */
   tall: number;
   wide: number;
 }
@@ -46,7 +46,7 @@ export function cellsOf(array: NumberArray, head: number, tall: number, wide: nu
   return { data: slice(array, head * rows * columns, rows * columns), rows, columns, tall, wide };
 }
 
-/** Faint cells must be seen beside strong ones: the root of the share. A mass is at most 1 for each query. */
+/** Square root of the share, so that faint cells are visible beside strong ones. The mass of a query is at most 1. */
 export const brightness = (value: number, most: number): number => Math.sqrt(Math.min(1, value / (most || 1)));
 
 export function largestIn({ data }: Cells): number {
@@ -55,7 +55,7 @@ export function largestIn({ data }: Cells): number {
   return most;
 }
 
-/** The window in at most tall × wide pixels: of cells that share a pixel the largest shows, so that no line disappears. */
+/** The window in at most tall × wide pixels. A pixel shows the largest of its cells, so that no line disappears. */
 export function pooled(cells: Cells, view: Window, tall: number, wide: number): { data: Float32Array; rows: number; columns: number; from: [number, number]; to: [number, number] } {
   const span = (at: number, count: number): [number, number] => [Math.floor(at * count), Math.ceil(Math.min(1, at + view.share) * count - 1e-9)];
   const [top, bottom] = span(view.y, cells.tall);
@@ -73,7 +73,7 @@ export function pooled(cells: Cells, view: Window, tall: number, wide: number): 
   return { data, rows: r, columns: c, from: [top, left], to: [bottom, right] };
 }
 
-/** Draw a window of cells into a rectangle. Cells at its edges may lie partly outside, and are cut. */
+/** Draw a window of cells into a rectangle. Cells at its edges are clipped. */
 export function drawCells(pen: Pen, theme: Theme, cells: Cells, view: Window, most: number, box: Box, reuse?: HTMLCanvasElement): void {
   const part = pooled(cells, view, box.height * 3, box.width * 3);
   const color = colorsOf(theme, false);
@@ -104,7 +104,7 @@ export const LEFT = 62;
 export const CURVE = 58;
 const GAP = 10;
 
-/** Where the map and its curves stand in the picture: received mass below, entropy at the right. */
+/** The layout of the map and its curves: received mass below, entropy at the right. */
 export function boxesOf(size: Size): { map: Box; received: Box; entropy: Box } {
   const side = Math.max(40, Math.min(size.width - LEFT - CURVE - GAP - 4, size.height - CURVE - GAP - 44));
   const map = { x: LEFT, y: 18, width: side, height: side };
@@ -117,13 +117,13 @@ export function boxesOf(size: Size): { map: Box; received: Box; entropy: Box } {
 
 export const longHeight = (width: number): number => Math.min(760, width - CURVE - LEFT + CURVE + 50);
 
-/** Values over the tokens: `count` bins are all of them, less than there are values where the last one is not full. */
+/** Values over the tokens. `count` is the length of all tokens in bins: fractional where the last bin is partly filled. */
 export interface Curve {
   values: Float32Array;
   count: number;
 }
 
-/** The values of the window, as bars; the largest of those that share a pixel. Upright, or to the right. */
+/** The values of the window as bars, vertical or horizontal; a pixel shows the largest of its values. */
 export function drawCurve(pen: Pen, theme: Theme, { values, count }: Curve, from: number, share: number, box: Box, upright: boolean, scale?: number): number {
   const [first, last] = [Math.floor(from * count), Math.min(values.length, Math.ceil(Math.min(1, from + share) * count - 1e-9))];
   const length = upright ? box.width : box.height;
@@ -154,7 +154,7 @@ export function drawCurve(pen: Pen, theme: Theme, { values, count }: Curve, from
 /** The bin of a curve at a share of the tokens. */
 export const valueAt = ({ values, count }: Curve, at: number): number => values[Math.min(values.length - 1, Math.max(0, Math.floor(at * count)))];
 
-/** Places of the tokens that contain a text, in either case; at most as many as can be marked. */
+/** Indices of the tokens that contain a text, ignoring case; at most as many as can be marked. */
 export function search(tokens: string[], text: string, most = 2000): number[] {
   const wanted = text.trim().toLowerCase();
   const found: number[] = [];

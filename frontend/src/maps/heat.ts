@@ -8,7 +8,7 @@ import { colorsOf, drawLegend, type Pooling, type Region, shade, type Shading } 
 import type { Span } from "./span";
 import type { Table } from "./table";
 
-/** The part that is shown, in tokens. */
+/** The visible part, in tokens. */
 export interface Viewport {
   q: number;
   k: number;
@@ -38,15 +38,15 @@ export interface Box {
   top: number;
   width: number;
   height: number;
-  /** Pixels of a token. */
+  /** Pixels per token. */
   cell: number;
 }
 
-/** Of a token: a few words are drawn larger than many. */
+/** The largest size of a token in pixels: a few words are drawn larger than many. */
 const largestCell = (tokens: number) => (tokens <= 8 ? 54 : tokens <= 16 ? 46 : 38);
 const TALLEST = 680;
 
-/** The visible part as pixels, none of them smaller than one of the screen's, and where it lies in tokens. */
+/** The visible part as an image, no finer than the screen's pixels, and its position in tokens. */
 export function painter(table: Table, shading: Shading, how: Pooling, theme: Theme): (view: Viewport, place: Box) => { image: HTMLCanvasElement; region: Region } {
   const color = colorsOf(theme, shading.signed);
   let [key, made] = ["", null as { image: HTMLCanvasElement; region: Region } | null];
@@ -103,14 +103,14 @@ export function cellAt(table: Table, view: Viewport, x: number, y: number, size:
   return null;
 }
 
-/** Zoom about a token, keeping it where it is. */
+/** Zoom and keep a token in place. */
 export function zoomed(view: Viewport, table: Table, factor: number, at: Cell): Viewport {
   const zoom = Math.min(32, Math.max(1, view.zoom * factor));
   const move = (start: number, fixed: number) => fixed - ((fixed - start) * view.zoom) / zoom;
   return inside({ q: move(view.q, at.q), k: move(view.k, at.k), zoom }, table);
 }
 
-/** The part that a span fills. */
+/** The view that a span fills. */
 export function spanView(table: Table, span: Span): Viewport {
   const [[q0, q1], [k0, k1]] = [span.q ?? [0, table.queries.length - 1], span.k ?? [0, table.keys.length - 1]];
   const zoom = Math.min(32, Math.max(1, Math.min(table.queries.length / (q1 - q0 + 1), table.keys.length / (k1 - k0 + 1))));
@@ -190,7 +190,7 @@ function marks(pen: Pen, state: HeatState, x: (k: number) => number, y: (q: numb
 function labels(pen: Pen, state: HeatState, x: (k: number) => number, y: (q: number) => number, cell: number, place: Box, theme: Theme) {
   const { table, over, pinned, axes } = state;
   const size = Math.min(13, Math.max(9, cell * 0.8));
-  // Where tokens are narrower than letters, every so many are named, and always those under the pointer.
+  // Where tokens are narrower than letters, only every n-th has a label, and always those under the pointer.
   const every = Math.max(1, Math.ceil(11 / cell));
   const style = (on: boolean, fixed: boolean) => {
     pen.fillStyle = on ? theme.hover : fixed ? theme.accent : theme.muted;
@@ -234,5 +234,5 @@ function labels(pen: Pen, state: HeatState, x: (k: number) => number, y: (q: num
   pen.restore();
 }
 
-/** One character is read as it stands; lying on its side, a space's sign looks like a letter. */
+/** Single characters stay upright: rotated by 90°, the sign for a space looks like a letter. */
 export const isUpright = (label: string) => [...label].length === 1;

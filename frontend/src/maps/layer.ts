@@ -1,4 +1,4 @@
-// The maps of one layer, as they came: bytes with a factor per row. Values are made where they are needed.
+// The maps of one layer as they were sent: bytes with a scale factor per row. Values are computed on demand.
 
 import { type NumberArray, type Payload, slice } from "../core/payload";
 
@@ -17,36 +17,36 @@ export interface LayerAbout {
   kernel: string | null;
   calls: number;
   joined: boolean;
-  /** How many of the last rows were written one by one. */
+  /** How many of the last rows were generated one by one. */
   steps?: number;
-  /** How the keys lie, where it is known: so many tokens before a grid, row by row. */
+  /** The layout of the keys, if known: prefix tokens, then a grid, row by row. */
   grid?: number[] | null;
   prefix?: number;
   /** Whether some weights are negative. */
   signed?: boolean;
-  /** How many keys every query may see; null where queries differ, and then an array has the numbers. */
+  /** How many keys every query may see; null if queries differ, then an array holds the counts. */
   visible?: number | null;
-  /** Numbers of each head, by name. */
+  /** Statistics of each head, by name. */
   statistics?: Statistics;
-  /** What each head mostly does, in a word. */
+  /** The pattern of each head. */
   patterns?: string[];
 }
 
 export type Statistics = Record<"structure" | "surprise" | "entropy" | "distance" | "locality", (number | null)[]>;
 
-/** Words for patterns, in the order in which they are offered. */
+/** Descriptions of the patterns, in the order of the menu. */
 export const PATTERNS: Record<string, string> = {
   itself: "looks at itself",
   previous: "looks at the previous token",
   next: "looks at the next token",
   neighbors: "looks at its neighbors",
   first: "looks at the first token",
-  "one key": "looks at one place from everywhere",
-  uniform: "looks everywhere alike",
+  "one key": "looks at one key from every query",
+  uniform: "looks everywhere equally",
   other: "no simple pattern",
 };
 
-/** The choices of a filter: patterns that some head has. */
+/** The options of the filter: patterns that at least one head has. */
 export function patternOptions(layers: LayerAbout[]): [string, string][] {
   const found = new Map<string, number>();
   for (const { patterns } of layers) for (const name of patterns ?? []) found.set(name, (found.get(name) ?? 0) + 1);
@@ -54,12 +54,12 @@ export function patternOptions(layers: LayerAbout[]): [string, string][] {
   return [["any", "any pattern"], ...known.map((name): [string, string] => [name, `${PATTERNS[name]} (${found.get(name)})`])];
 }
 
-/** What a view opens on, and why. */
+/** The head that a view shows first, and why. */
 export interface Opening extends Record<"layer" | "head", number> {
   why: string;
 }
 
-/** Which of a layer's maps: a head (by its place), all of them in the middle, or all layers up to here. */
+/** Which map of a layer: a head (by its index), the mean over heads, or the rollout up to this layer. */
 export type Which = number | "mean" | "rollout";
 
 export interface Choice {
@@ -82,7 +82,7 @@ export class Layer<About extends LayerAbout = LayerAbout> {
   /** How many keys each query may see, (queries). */
   readonly visible: ArrayLike<number>;
 
-  /** Whether its maps have been read. Before that there is the one that the view opens on; others are empty. */
+  /** Whether its maps have arrived. Before that, only the map that the view shows first is there; others are empty. */
   get complete(): boolean { return this.array !== null; }
   get heads(): number { return this.about.heads.length; }
   get queries(): number { return this.about.queries; }
@@ -126,7 +126,7 @@ export class Layer<About extends LayerAbout = LayerAbout> {
     return sum;
   }
 
-  /** The place of a query among the rows that were kept; −1 where it was not. */
+  /** The index of a query among the rows that were kept; −1 if it was not kept. */
   rowOf(query: number): number {
     const { rows } = this.about;
     if (rows) return rows.indexOf(query);
@@ -134,7 +134,7 @@ export class Layer<About extends LayerAbout = LayerAbout> {
   }
 }
 
-/** The same choice among other layers, or the nearest that there is. */
+/** The same choice among other layers, or the nearest that exists. */
 export function fitChoice(choice: Choice, layers: Layer[], rollout: boolean): Choice {
   const layer = Math.min(choice.layer, layers.length - 1);
   const which = choice.which === "rollout" && !rollout ? "mean" : choice.which;
@@ -150,11 +150,11 @@ export function layersOf<About extends LayerAbout>(payload: Payload<{ layers: Ab
 }
 
 export type Order = "place" | keyof Statistics;
-export const ORDERS: [Order, string][] = [["place", "in their order"], ["structure", "most structured first"], ["entropy", "sharpest first"], ["distance", "nearest first"], ["locality", "most local first"]];
-/** Bits below which a head is as good as uniform. */
+export const ORDERS: [Order, string][] = [["place", "by number"], ["structure", "most structured first"], ["entropy", "sharpest first"], ["distance", "shortest distance first"], ["locality", "most local first"]];
+/** A head with fewer bits counts as uniform. */
 const EVEN = 0.05;
 
-/** The heads of a layer in an order, those that are nearly uniform left out where asked. */
+/** The heads of a layer, sorted; nearly uniform ones are left out on request. */
 export function sortedHeads({ statistics, heads, patterns }: LayerAbout, order: Order, structured: boolean, pattern = "any"): number[] {
   const all = heads
     .map((_, head) => head)
@@ -166,7 +166,7 @@ export function sortedHeads({ statistics, heads, patterns }: LayerAbout, order: 
   return all.sort((a, b) => value(a) - value(b) || a - b);
 }
 
-/** A head in numbers. */
+/** The statistics of a head as text. */
 export function headNumbers({ statistics, patterns }: LayerAbout, head: number): string {
   if (!statistics) return "";
   const { structure, entropy, distance, locality } = statistics;
@@ -176,7 +176,7 @@ export function headNumbers({ statistics, patterns }: LayerAbout, head: number):
   return (pattern ? [pattern, ...said] : said).join(" · ");
 }
 
-/** The end of the one scale for all maps: the most keys that any query sees. */
+/** The end of the common scale of all maps: the largest number of keys that any query sees. */
 export function mostVisible(layers: Layer[]): number {
   let most = 1;
   for (const { visible } of layers) for (let q = 0; q < visible.length; q++) most = Math.max(most, visible[q]);
@@ -193,17 +193,17 @@ export function shortNames(names: string[]): string[] {
     while (back < shortest - 1 - front && split.every((parts) => parts[parts.length - 1 - back] === split[0][split[0].length - 1 - back])) back++;
   }
   const short = split.map((parts) => parts.slice(front, parts.length - back).join("."));
-  // "encoder.0.attention" says no more than "encoder.0", as long as nothing else is called so.
+  // "encoder.0.attention" is shortened to "encoder.0" if no other name starts like this.
   const shorter = short.map((name) => name.replace(/[._]?(attention|attn)$/, ""));
   return shorter.every(Boolean) && new Set(shorter).size === names.length ? shorter : short;
 }
 
 export const percent = (x: number): string => (x < 0 ? `−${percent(-x)}` : x >= 0.0995 || x === 0 ? `${Math.round(100 * x)} %` : `${(100 * x).toPrecision(2)} %`);
 
-/** Two digits tell its size; exactly 0 is said so. */
+/** Two significant digits; exactly 0 is written as 0. */
 export const residualNumber = (x: number) => (x === 0 ? "0" : x.toExponential(1));
 
-/** What the residual of a map says, in words. */
+/** The residual of a map as text. */
 export function residualText(about: Pick<LayerAbout, "residual" | "agrees" | "against">): string {
   if (about.residual === null) return `no residual: ${about.against.replace(/^nothing: /, "")}`;
   return `residual ${residualNumber(about.residual)} against the ${about.against}${about.agrees ? "" : ", more than rounding explains"}`;

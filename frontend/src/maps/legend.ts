@@ -1,14 +1,14 @@
-// Which line is which head, as buttons: a click turns a head on or off, a double click shows it alone.
+// The legend of heads, as buttons: a click turns a head on or off, a double-click shows it alone.
 
 import { html, type VNode } from "../core/html";
 import { categorical } from "../core/color";
 import { type Theme, useTheme } from "../core/theme";
 
-/** A color for each head, and after the seventh a kind of line as well. */
+/** A color for each head; after the seventh head also a dash pattern. */
 const DASHES = [[], [7, 4], [2, 4]];
 export const lineOf = (head: number, theme: Theme) => ({ color: [...categorical.slice(0, 6), theme.muted][head % 7], dash: DASHES[Math.floor(head / 7) % 3] });
 
-/** The heads after a click on one: turned over, or alone; alone once more is all of them. */
+/** The hidden heads after a click on one: it is toggled, or shown alone; if it was already alone, all are shown. */
 export function clicked(off: ReadonlySet<number>, count: number, head: number, alone: boolean): Set<number> {
   const all = Array.from({ length: count }, (_, i) => i);
   if (!alone) {
@@ -32,7 +32,7 @@ export function Legend({ names, off, onChange }: LegendProps): VNode {
     ${names.map((name, head) => {
       const { color, dash } = lineOf(head, theme);
       const press = (event: MouseEvent) => onChange(clicked(event.detail === 2 ? new Set() : off, names.length, head, event.shiftKey || event.detail === 2));
-      return html`<button type="button" key=${head} aria-pressed=${!off.has(head)} aria-label=${`head ${name}`} title="click: on or off; double click or Shift: this head alone" onClick=${press}>
+      return html`<button type="button" key=${head} aria-pressed=${!off.has(head)} aria-label=${`head ${name}`} title="click: on or off; double-click or Shift + click: this head alone" onClick=${press}>
         <svg viewBox="0 0 18 6" width="18" height="6" aria-hidden="true"><path d="M0 3h18" stroke=${color} stroke-width="4" stroke-dasharray=${dash.join(" ")} /></svg>${name}
       </button>`;
     })}

@@ -21,7 +21,7 @@ export interface Outline {
   dash: number[];
 }
 
-/** The color of a place on the scale, in the given style. The veil is even, so that a color means the same over any image. */
+/** The color of a value on the scale, in the given style. The opacity is constant, so that a color means the same on any image. */
 export function overlayColors(style: Style, opacity: number, theme: Theme, signed: boolean): (t: number) => number {
   if (style === "outlines") return () => 0;
   if (style === "map") return colorsOf(theme, signed);
@@ -33,14 +33,14 @@ export function overlayColors(style: Style, opacity: number, theme: Theme, signe
 /** Where a weight lies on the scale: against uniform attention over n keys, or as a share of the largest. */
 export const placeOf = ({ scale, top }: Shading, n: number, max: number) => (weight: number): number => (scale === "uniform" ? position(weight * n, top) : weight / (max || 1));
 
-/** Patches of a row of weights as pixels: those that hold `share` of it; the others are left out, in a spotlight dark. */
+/** A row of weights as pixels: the strongest patches, which hold `share` of it. The others are transparent, or dark as a spotlight. */
 export function patchPixels(row: Float32Array, about: ImageAbout, place: (weight: number) => number, color: (t: number) => number, share = 1, rest = 0): HTMLCanvasElement {
   const [rows, columns] = about.grid;
   const inside = share < 1 ? strongest(row.subarray(about.prefix), share) : null;
   return pixels(columns, rows, (i) => (inside && !inside[i] ? rest : color(place(row[about.prefix + i]))));
 }
 
-/** The largest weight of a patch, prefix tokens apart: they would often outshine all of the image. */
+/** The largest weight of a patch, without prefix tokens, which often have more weight than any patch. */
 export function largest(row: Float32Array, prefix: number): number {
   let max = 0;
   for (let i = prefix; i < row.length; i++) if (Math.abs(row[i]) > max) max = Math.abs(row[i]);
@@ -96,7 +96,7 @@ export const overlayHeight = (about: ImageAbout, aspect: number) => (width: numb
   return p.y + p.height + 36;
 };
 
-/** Who is at a point: a prefix token or a place of the image. */
+/** The query at a point: a prefix token or a position on the image. */
 export function whoIsAt(about: ImageAbout, aspect: number, x: number, y: number, size: Size): Query | null {
   const p = places(about, aspect, size.width);
   const chip = p.chips.findIndex((c) => x >= c.x && x < c.x + c.width && y >= c.y && y < c.y + c.height);
@@ -144,7 +144,7 @@ export function drawOverlay(state: OverlayState, chipNames: string[]): Draw {
   };
 }
 
-/** Lines of a few heads that run along each other lie side by side. */
+/** Where outlines of several heads coincide, they are drawn side by side. */
 export function drawOutlines(pen: Pen, outlines: Outline[], grid: [number, number], p: { x: number; y: number; width: number; height: number }, width = 2.6) {
   const [h, w] = [p.height / grid[0], p.width / grid[1]];
   const most = Math.min(h, w) / 3;
@@ -162,7 +162,7 @@ export function drawOutlines(pen: Pen, outlines: Outline[], grid: [number, numbe
   outlines.forEach((one, i) => {
     const by = Math.min(most, width * ((i % 4) + 0.5));
     pen.setLineDash([]);
-    pen.strokeStyle = "#ffffff"; // under the color, so that it is seen on any image
+    pen.strokeStyle = "#ffffff"; // white under the color is visible on any image
     pen.lineWidth = width + 1.6;
     stroke(one, by);
     pen.setLineDash(one.dash);
@@ -173,7 +173,7 @@ export function drawOutlines(pen: Pen, outlines: Outline[], grid: [number, numbe
   pen.setLineDash([]);
 }
 
-/** Which line is which head, below a saved picture; on a page there are buttons. */
+/** The legend of heads below a saved picture; the page has buttons instead. */
 function nameOutlines(pen: Pen, outlines: Outline[], p: Places, theme: Theme) {
   const step = Math.min(46, p.width / Math.max(1, outlines.length));
   pen.font = `11px ${theme.font}`;
@@ -198,7 +198,7 @@ function outline(pen: Pen, p: Places, grid: [number, number], at: { y: number; x
   const [row, column] = cellOf(grid, at);
   const [w, h] = [p.width / grid[1], p.height / grid[0]];
   const box: [number, number, number, number] = [p.x + column * w, p.y + row * h, w, h];
-  // White under the color, so that it is seen on any image.
+  // White under the color is visible on any image.
   pen.strokeStyle = "#ffffff";
   pen.lineWidth = 4;
   pen.strokeRect(...box);

@@ -1,4 +1,4 @@
-// One map beside others that are looked at together.
+// One of several maps that are compared side by side.
 
 import { html, useMemo, type VNode } from "../core/html";
 import { Picture, type Size } from "../core/canvas";
@@ -13,7 +13,7 @@ export interface MapPanelProps {
   signed: boolean;
   top: number;
   over: Cell | null;
-  /** Whether the pointer is here, and not on a map beside. */
+  /** Whether the pointer is on this map, not on another one. */
   pointed: boolean;
   label: string;
   onOver: (cell: Cell | null) => void;

@@ -5,26 +5,26 @@ import type { LayerAbout } from "./layer";
 export interface ImageAbout extends LayerAbout {
   grid: [number, number];
   prefix: number;
-  /** Null where queries are no tokens of the grid; then all of them count as prefix. */
+  /** Null if queries are not tokens of the grid; then all of them count as prefix. */
   query_grid: [number, number] | null;
   query_prefix: number;
 }
 
-/** Whether layers see the image in patches of different sizes, so that a patch's place alone does not say which it is. */
+/** Whether layers have patches of different sizes, so that the name of a patch needs the grid as well. */
 export function isMerged(abouts: ImageAbout[]): boolean {
   return abouts.some((about) => String(about.grid) !== String(abouts[0].grid));
 }
 
 export const sizeText = (grid: number[]): string => grid.join(" × ");
 
-/** Who looks: a prefix token by its number, or a place of the image, as shares of its height and width. */
+/** A query: a prefix token by its number, or a position on the image, as shares of its height and width. */
 export interface Query {
   prefix: number | null;
   y: number;
   x: number;
 }
 
-/** The query's number in a layer. Layers may have grids of different sizes, or none. */
+/** The index of the query in a layer. Layers may have grids of different sizes, or none. */
 export function queryIn(about: ImageAbout, query: Query): number {
   const { query_grid: grid, query_prefix: prefix } = about;
   if (!grid) return Math.min(query.prefix ?? 0, prefix - 1);
@@ -33,14 +33,14 @@ export function queryIn(about: ImageAbout, query: Query): number {
   return prefix + row * grid[1] + column;
 }
 
-/** Whether a place is in other patches than another is: layers may have grids of different sizes, for queries and keys. */
+/** Whether two positions lie in different patches of any layer, as a query or as a key. */
 export function isElsewhere(abouts: ImageAbout[], a: Query | null, b: Query | null): boolean {
   if (a === null || b === null || a.prefix !== b.prefix) return a !== b;
   const differ = (grid: [number, number] | null) => grid !== null && String(cellOf(grid, a)) !== String(cellOf(grid, b));
   return abouts.some((about) => differ(about.query_grid) || differ(about.grid));
 }
 
-/** Row and column of a place. */
+/** Row and column of a position. */
 export function cellOf(grid: [number, number], { y, x }: { y: number; x: number }): [number, number] {
   const at = (share: number, count: number) => Math.min(count - 1, Math.max(0, Math.floor(share * count)));
   return [at(y, grid[0]), at(x, grid[1])];

@@ -1,4 +1,4 @@
-// Every map with its residual: how far it is from what the model computed.
+// Every map with its residual: the difference from the output that the model computed.
 
 import { html } from "../core/html";
 import { type LayerAbout, residualNumber, residualText } from "./layer";
@@ -9,7 +9,7 @@ export function Residuals({ layers, current, notes }: { layers: LayerAbout[]; cu
   return html`
     <span class=${about.agrees ? "" : "rg-warn"}><b class="rg-mono">${about.name}</b> ${residualText(about)}</span>
     ${about.kernel ? html`<span>kernel <span class="rg-mono">${about.kernel}</span></span>` : null}
-    ${about.calls > 1 ? html`<span>${about.joined ? `${about.calls} calls, one below the other` : `the latest of ${about.calls} calls`}</span>` : null}
+    ${about.calls > 1 ? html`<span>${about.joined ? `rows of ${about.calls} calls, concatenated` : `the latest of ${about.calls} calls`}</span>` : null}
     <details class="rg-residuals">
       <summary>${layers.length === 1 ? "the map" : `all ${layers.length} maps`}${wrong ? html`, <span class="rg-warn">${wrong} not reproduced</span>` : null}</summary>
       <div class="rg-scroll">

@@ -1,5 +1,5 @@
 // Rollout: one token traced back through all layers, R = Â_L ⋯ Â_1 with Â = ½ I + ½ mean over heads, row by row. Where
-// squares of tokens became one between two layers, that one is an equal share of each of them: as regard.rollout has it.
+// squares of tokens are merged between two layers, a merged token is an equal share of its parts, as in regard.rollout.
 
 import type { Layer, LayerAbout } from "./layer";
 
@@ -9,7 +9,7 @@ export class Rollout<About extends LayerAbout = LayerAbout> {
 
   constructor(private readonly layers: Layer<About>[]) {}
 
-  /** Whose tokens are the product's columns: the first layer's, however few are left on the way. */
+  /** The columns of the product are the tokens of the first layer, even if later layers merge them. */
   get source(): Layer<About> { return this.layers[0]; }
 
   /** Row `query` of the product of the first layers up to `layer`, (tokens of the first layer). */
@@ -34,7 +34,7 @@ export class Rollout<About extends LayerAbout = LayerAbout> {
         const start = q * tokens;
         let total = 0;
         for (let k = 0; k < tokens; k++) total += mean[start + k];
-        // A row with nothing to attend to is carried by the skip connection alone.
+        // For a row without any key to attend to, only the skip connection counts.
         const share = total > 0 ? 0.5 : 1;
         next[q] += share * weight;
         if (total > 0) {
@@ -47,7 +47,7 @@ export class Rollout<About extends LayerAbout = LayerAbout> {
     return row;
   }
 
-  /** A row over a layer's tokens as one over those of the layer before. */
+  /** Expand a row over a layer's tokens to the tokens of the layer before. */
   private apart(layer: number, row: Float32Array<ArrayBuffer>): Float32Array<ArrayBuffer> {
     const [before, after] = [this.layers[layer - 1], this.layers[layer]];
     if (before.queries === after.queries) return row;
@@ -63,13 +63,13 @@ export class Rollout<About extends LayerAbout = LayerAbout> {
     return (this.rows.get(layer)?.size ?? 0) === this.layers[layer].queries;
   }
 
-  /** Work out more rows, for some milliseconds. */
+  /** Compute more rows, for some milliseconds. */
   work(layer: number, milliseconds: number): void {
     const end = performance.now() + milliseconds;
     for (let q = 0; q < this.layers[layer].queries && performance.now() < end; q++) this.row(layer, q);
   }
 
-  /** What is known of the whole product, (tokens · tokens of the first layer); rows to come are 0. */
+  /** The product as far as it is computed, (tokens · tokens of the first layer); missing rows are 0. */
   matrix(layer: number): Float32Array {
     const columns = this.source.keys;
     const out = new Float32Array(this.layers[layer].queries * columns);
@@ -80,7 +80,7 @@ export class Rollout<About extends LayerAbout = LayerAbout> {
 
 type Lie = Pick<LayerAbout, "grid" | "prefix">;
 
-/** Which token of the layer after each token of the layer before became a part of: prefix tokens stay, squares become one. */
+/** For each token, the token of the next layer that it is merged into: prefix tokens stay, squares are merged. */
 export function becameOf(before: Lie, after: Lie): Uint32Array {
   const [fine, coarse] = [before.grid!, after.grid!];
   const out = new Uint32Array(before.prefix! + fine.reduce((a, b) => a * b));

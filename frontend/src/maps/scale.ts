@@ -1,27 +1,27 @@
-// What a color means: a weight against uniform attention, on one scale for all maps, unless another is asked for.
+// Color scales: by default a weight relative to uniform attention, on one scale for all maps.
 
 import { css, type Ramp, table as colorTable } from "../core/color";
 import type { Pen } from "../core/pen";
 import type { Theme } from "../core/theme";
 import { percent } from "./layer";
 
-/** "uniform": how many times the weight is 1/n, n the keys that the query may see; the same for all maps. Others: a share of the map's (or the row's) largest. */
+/** "uniform": the weight as a multiple of 1/n, with n keys visible to the query; the same for all maps. Others: a share of the largest weight of the map (or row). */
 export type Scale = "uniform" | "map" | "root" | "row";
-/** How many weights become one pixel: their largest, or their mean (the mass that the pixel stands for). */
+/** How the weights of one pixel are pooled: their largest, or their mean (which shows the mass). */
 export type Pooling = "max" | "mass";
 
 export interface Shading {
   scale: Scale;
-  /** The largest n of all maps: its full weight is the end of the scale. */
+  /** The largest n of all maps: weight 1 over n keys is the end of the scale. */
   top: number;
-  /** Weights may be negative: colors go apart from zero. */
+  /** Weights may be negative: the colors diverge from zero. */
   signed: boolean;
 }
 
-/** Where a multiple of uniform attention lies on the scale, 0 … 1: 0 is nothing, log(1 + lift) the rest. */
+/** The position of a multiple of uniform attention (lift) on the scale 0 … 1, in proportion to log(1 + lift). */
 export const position = (lift: number, top: number): number => Math.sign(lift) * Math.min(1, Math.log1p(Math.abs(lift)) / Math.log1p(Math.max(top, 2)));
 
-/** Colors of places −1 … 1 (signed) or 0 … 1. */
+/** Colors of positions −1 … 1 (signed) or 0 … 1 on the scale. */
 export function colorsOf(theme: Theme, signed: boolean, alpha?: (t: number) => number): (t: number) => number {
   const colors = colorTable(rampOf(theme, signed), alpha);
   return signed ? (t) => colors[Math.round(127.5 + 127.5 * Math.max(-1, Math.min(1, t)))] : (t) => colors[Math.round(255 * Math.max(0, Math.min(1, t)))];
@@ -29,7 +29,7 @@ export function colorsOf(theme: Theme, signed: boolean, alpha?: (t: number) => n
 
 export const rampOf = (theme: Theme, signed: boolean): Ramp => (signed ? theme.signed : theme.heat);
 
-/** A matrix of weights as places on the scale; `visible` has the keys that each query may see. */
+/** A matrix of weights as positions on the scale; `visible` counts the keys that each query may see. */
 export interface Shaded {
   data: Float32Array;
   rows: number;
@@ -43,7 +43,7 @@ export interface Region {
   columns: number;
 }
 
-/** A part of a map in at most `tall` × `wide` pixels. No weight is skipped: where cells are smaller than pixels they are pooled. */
+/** A part of a map in at most `tall` × `wide` pixels. No weight is skipped: cells smaller than a pixel are pooled. */
 export function shade(
   weights: Float32Array,
   columns: number,
@@ -74,7 +74,7 @@ export function shade(
   return { data, rows: r, columns: c };
 }
 
-/** Sums as means: pixels stand for different numbers of weights where these do not divide evenly. */
+/** Divide sums by counts: pixels may pool different numbers of weights. */
 function average(data: Float32Array, r: number, c: number, region: Region): void {
   const count = (n: number, bins: number) => {
     const counts = new Uint32Array(bins);
@@ -91,7 +91,7 @@ export function largestOf(values: Float32Array): number {
   return most;
 }
 
-/** Marks of a legend: where, and which share of the attention it is for a query that sees n keys. */
+/** Marks of a legend: the position, and the share of attention there for a query that sees n keys. */
 export function ticks({ scale, top, signed }: Shading, n: number, most: number): { at: number; text: string }[] {
   if (scale === "row") return [{ at: 0, text: "0" }, { at: 1, text: "largest of the row" }];
   const shares = scale === "uniform" ? [0, 1 / n, ...[0.1, 0.5, 1].filter((share) => share > 1.8 / n)] : [0, most];
@@ -107,7 +107,7 @@ export interface LegendPlace {
   width: number;
 }
 
-/** The ramp with its marks in per cent below, as many as have room. */
+/** The color ramp with marks in percent below, as many as fit. */
 export function drawLegend(pen: Pen, theme: Theme, shading: Shading, n: number, most: number, { x, y, width }: LegendPlace, ramp: Ramp = rampOf(theme, shading.signed)): void {
   for (let i = 0; i < 64; i++) {
     pen.fillStyle = css(ramp(i / 63));
@@ -121,7 +121,7 @@ export function drawLegend(pen: Pen, theme: Theme, shading: Shading, n: number, 
   pen.textBaseline = "top";
   const taken: [number, number][] = [];
   const marks = ticks(shading, n, most).map((mark) => ({ ...mark, at: shading.signed ? (mark.at + 1) / 2 : mark.at }));
-  // Uniform attention and the ends say the most; the others fill what is left.
+  // The marks for uniform attention and for the ends come first; others fill the remaining room.
   const rank = ({ at, text }: { at: number; text: string }) => (text.endsWith("uniform") ? 0 : at > 0.99 ? 1 : at < 0.01 ? 2 : 3);
   pen.textAlign = "left";
   for (const { at, text } of [...marks].sort((a, b) => rank(a) - rank(b))) {

@@ -1,4 +1,4 @@
-// A second head beside the one that is shown: both, and the second less the first.
+// Compare two heads: both maps, and the second minus the first.
 
 import { html, useEffect, useMemo, useState, type VNode } from "../core/html";
 import type { Cell } from "./heat";
@@ -6,10 +6,10 @@ import { type Choice, type Layer, percent } from "./layer";
 import { MapPanel } from "./panel";
 import type { Table } from "./table";
 
-/** As in an address: the layer and the head, by their places. */
+/** The spelling in an address: the indices of layer and head. */
 export const spelled = ({ layer, which }: Choice): string => `${layer}.${which}`;
 
-/** The choice that was written so, if there is such a head and its map fits that of the first. */
+/** Parse this spelling; null unless the head exists and its map has the size of the first. */
 export function secondOf(text: string | null | undefined, layers: Layer[], first: Layer): Choice | null {
   const [layer, which] = (text ?? "").split(".");
   const found = layers[Number(layer)];
@@ -18,7 +18,7 @@ export function secondOf(text: string | null | undefined, layers: Layer[], first
   return Number(which) >= 0 && Number(which) < found.heads ? { layer: Number(layer), which: Number(which) } : null;
 }
 
-/** Weights can be subtracted where both are between as many tokens, which lie alike. */
+/** Maps can be subtracted if they have the same numbers of tokens in the same layout. */
 const fits = (one: Layer, other: Layer): boolean =>
   one.queries === other.queries && one.keys === other.keys && String(one.about.grid ?? "") === String(other.about.grid ?? "") && one.about.prefix === other.about.prefix;
 
@@ -44,7 +44,7 @@ export function difference(second: Float32Array, first: Float32Array): Float32Ar
   return second.map((weight, i) => weight - first[i]);
 }
 
-/** How much of the attention lies elsewhere: half the distance of the rows, in the middle over queries. */
+/** The share of attention that differs: half the L1 distance of the rows, averaged over queries. */
 export function apart(table: Table): number {
   return table.weights.reduce((sum, weight) => sum + Math.abs(weight), 0) / 2 / Math.max(1, table.queries.length);
 }
@@ -59,7 +59,7 @@ export interface TwoHeadsProps {
   onSay: (text: string) => void;
 }
 
-/** Two maps and their difference; what is under the pointer is marked in all three. */
+/** Two maps and their difference; the cell under the pointer is marked in all three. */
 export function TwoHeads({ first, second, names, top, signed, onSay }: TwoHeadsProps): VNode {
   const [over, setOver] = useState<{ side: number; cell: Cell } | null>(null);
   const tables = useMemo(() => {
@@ -76,7 +76,7 @@ export function TwoHeads({ first, second, names, top, signed, onSay }: TwoHeadsP
 
 function say([first, second, less]: Table[], names: [string, string], cell: Cell | null): string {
   const start = `${names[0]} and ${names[1]}`;
-  if (!cell || cell.q < 0 || cell.k < 0) return `${start} · ${percent(apart(less))} of the attention lies elsewhere`;
+  if (!cell || cell.q < 0 || cell.k < 0) return `${start} · ${percent(apart(less))} of the attention differs`;
   const at = cell.q * first.keys.length + cell.k;
   return `${start} · “${first.queries[cell.q]}” → “${first.keys[cell.k]}” ${percent(first.weights[at])} and ${percent(second.weights[at])}, ${less.weights[at] < 0 ? "" : "+"}${percent(less.weights[at])}`;
 }

@@ -1,8 +1,8 @@
-// A span of tokens that was marked with the pointer: how much of their attention goes where.
+// A span of tokens marked with the pointer, and the attention between its queries and keys.
 
 import type { Table } from "./table";
 
-/** From the first to the last token of each side, both included; null for all of them. */
+/** First and last token (inclusive) of queries and of keys; null for all tokens. */
 export interface Span {
   q: [number, number] | null;
   k: [number, number] | null;
@@ -11,13 +11,13 @@ export interface Span {
 const within = (range: [number, number] | null, at: number) => range === null || (at >= range[0] && at <= range[1]);
 export const inSpan = (span: Span | null | undefined, q: number, k: number): boolean => !span || (within(span.q, q) && within(span.k, k));
 
-/** Between two places; −1 stands for a label of the other side, so that all of this side counts. */
+/** The span between two cells. −1 means that a label of the other axis was marked, so all tokens of this axis count. */
 export function spanOf(from: { q: number; k: number }, to: { q: number; k: number }): Span {
   const range = (a: number, b: number): [number, number] | null => (a < 0 || b < 0 ? null : [Math.min(a, b), Math.max(a, b)]);
   return { q: range(from.q, to.q), k: range(from.k, to.k) };
 }
 
-/** The share of the marked queries' attention that goes to the marked keys, and what uniform attention would give them. */
+/** The share of the marked queries' attention on the marked keys, and the share under uniform attention. */
 export function massOf(table: Table, span: Span): { mass: number; uniform: number; queries: number; keys: number } {
   const [[q0, q1], [k0, k1]] = [span.q ?? [0, table.queries.length - 1], span.k ?? [0, table.keys.length - 1]];
   let [mass, uniform] = [0, 0];
@@ -26,7 +26,7 @@ export function massOf(table: Table, span: Span): { mass: number; uniform: numbe
     for (let k = k0; k <= k1; k++) {
       const weight = table.weights[q * table.keys.length + k];
       mass += weight;
-      // Which keys a mask hides is not recorded; the weight there is 0.
+      // Masked keys are not recorded as such; their weight is 0.
       if (weight !== 0 || table.visible[q] >= table.keys.length) seen++;
     }
     uniform += Math.min(1, seen / table.visible[q]);
@@ -35,7 +35,7 @@ export function massOf(table: Table, span: Span): { mass: number; uniform: numbe
   return { mass: mass / queries, uniform: uniform / queries, queries, keys: k1 - k0 + 1 };
 }
 
-/** The marked tokens in words. */
+/** The marked tokens as text. */
 export function spanText(labels: string[], range: [number, number] | null): string {
   if (!range) return "all tokens";
   const [a, b] = range;

@@ -1,6 +1,6 @@
 // The patches that hold most of a row's weight, and the line around them.
 
-/** The fewest entries that together hold `share` of the weight (of its size, where it has a sign): 1 inside, 0 outside. */
+/** The fewest entries that together hold `share` of the absolute weight: 1 for these entries, else 0. */
 export function strongest(row: Float32Array, share: number): Uint8Array {
   const inside = new Uint8Array(row.length);
   let total = 0;
@@ -16,7 +16,7 @@ export function strongest(row: Float32Array, share: number): Uint8Array {
   return inside;
 }
 
-/** A corner of a line around patches, and the way inwards from it: what both lines that meet there have on their right. */
+/** A corner of an outline around patches, and the inward direction there: to the right of both edges. */
 export interface Corner {
   y: number;
   x: number;
@@ -27,7 +27,7 @@ export interface Corner {
 const STEPS = [[0, 1], [1, 0], [0, -1], [-1, 0]]; // right, down, left, up: the inside lies to the right of the way
 const INWARDS = [[1, 0], [0, -1], [-1, 0], [0, 1]];
 
-/** Closed lines around the patches inside, each a list of corners. Patches that touch at a corner alone are apart. */
+/** Closed outlines around the patches inside, each a list of corners. Patches that share only a corner are separate. */
 export function loopsOf(inside: Uint8Array, [rows, columns]: [number, number]): Corner[][] {
   const at = (r: number, c: number) => r >= 0 && c >= 0 && r < rows && c < columns && inside[r * columns + c] === 1;
   const key = (y: number, x: number, way: number) => (y * (columns + 1) + x) * 4 + way;
@@ -48,7 +48,7 @@ export function loopsOf(inside: Uint8Array, [rows, columns]: [number, number]): 
     while (open.delete(key(y, x, way))) {
       const before = way;
       [y, x] = [y + STEPS[way][0], x + STEPS[way][1]];
-      // A right turn first: it stays with the patch that the line goes around.
+      // Prefer a right turn, which stays at the same patch.
       const next = [(before + 1) % 4, before, (before + 3) % 4].find((turn) => open.has(key(y, x, turn)) || key(y, x, turn) === start);
       way = next ?? before;
       if (way !== before) loop.push({ y, x, dy: INWARDS[before][0] + INWARDS[way][0], dx: INWARDS[before][1] + INWARDS[way][1] });

@@ -1,4 +1,4 @@
-// A part of a map, ready to be drawn: the tokens that are shown, their labels, the weights between them.
+// A part of a map, ready to be drawn: the visible tokens, their labels, and the weights between them.
 
 import type { Layer, Which } from "./layer";
 import type { Rollout } from "./rollout";
@@ -7,7 +7,7 @@ import { largestOf } from "./scale";
 export interface Table {
   queries: string[];
   keys: string[];
-  /** Places in the layer's own rows and columns. */
+  /** Indices of rows and columns in the layer. */
   queryAt: number[];
   keyAt: number[];
   /** (queries · keys) */
@@ -24,7 +24,7 @@ export function isSpecial(token: string): boolean {
   return /^(\[[A-Za-z]\w*\]|<[^<>\s]+>)$/.test(token.trim());
 }
 
-/** A token as it is shown: blanks and marks of sub-words made visible or left out. */
+/** The displayed form of a token: spaces and subword marks are made visible or removed. */
 export function visible(token: string): string {
   const text = token.replace(/^[Ġ▁]/, "").replace(/^Ċ$/, "\n");
   if (text === "" || text === " ") return "␣";
@@ -48,7 +48,7 @@ export function makeTable(
   const [queryAt, keyAt] = [shown(queryLabels), shown(keyLabels)];
   const about = { queries: queryAt.map((q) => visible(queryLabels[q])), keys: keyAt.map((k) => visible(keyLabels[k])), queryAt, keyAt, visible: Float32Array.from(queryAt, (q) => seeing?.[q] ?? columns) };
   if (queryAt.length === queryLabels.length && keyAt.length === columns) {
-    // Nothing is left out, so nothing is copied: a large map is shown while the pointer moves.
+    // All tokens are visible, so nothing is copied: large maps must be fast while the pointer moves.
     const weights = matrix.subarray(0, queryAt.length * columns);
     return { ...about, weights, max: largestOf(weights), hidden: new Float32Array(queryAt.length) };
   }
@@ -75,7 +75,7 @@ export function top(row: ArrayLike<number>, count: number): number[] {
   return order.slice(0, count).filter((i) => row[i] > 0);
 }
 
-/** The weight that about `count` entries reach. */
+/** The threshold that about `count` entries reach. */
 export function threshold(weights: Float32Array, max: number, count: number): number {
   if (weights.length <= count || max <= 0) return 0;
   const bins = new Uint32Array(1024);

@@ -25,7 +25,7 @@ const LINE = 26;
 const TALL = 21;
 const SIZE = 13;
 
-/** An estimate that holds for any font, so that the height is known before anything is drawn. */
+/** An estimate that is safe for any font, so that the height is known before drawing. */
 const widthOf = (text: string): number => 10 + [...text].reduce((sum, letter) => sum + (letter > "\u2E7F" ? 13.5 : /[mwMW@]/.test(letter) ? 11 : /[iljtf.,:;'!| ]/.test(letter) ? 5 : 7.8), 0);
 
 export function flow(words: Word[], width: number): { boxes: WordBox[]; height: number } {
@@ -48,7 +48,7 @@ export function wordAt(words: Word[], x: number, y: number, size: Size): number 
 
 export interface FlowState {
   words: Word[];
-  /** The place on the scale of colors of each token, by its place in the sequence. */
+  /** The position of each token on the color scale, by its index in the sequence. */
   place: (at: number) => number;
   signed: boolean;
   query: number;

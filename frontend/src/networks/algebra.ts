@@ -1,4 +1,4 @@
-// The few operations of a transformer on typed arrays. Matrices are row-major; weights are as torch has them, (out, in).
+// The operations of a transformer on typed arrays. Matrices are row-major; weights are (out, in) as in torch.
 
 /** Rows of x times Wᵀ, plus b: outputs first … last − 1 of a layer. */
 export function linear(x: Float32Array, weight: Float32Array, bias: Float32Array | null, inputs: number, first = 0, last = weight.length / inputs): Float32Array {
@@ -59,7 +59,7 @@ export function sinusoidal(position: number, width: number): Float32Array {
   });
 }
 
-/** What the queries read from keys and values, all (tokens, heads · width); and the weights, (heads, queries, keys). */
+/** Multi-head attention: queries, keys, values and output are (tokens, heads · width), weights (heads, queries, keys). */
 export function attend(query: Float32Array, key: Float32Array, value: Float32Array, heads: number, dim: number): { out: Float32Array; weights: Float32Array } {
   const [queries, keys, width] = [query.length / dim, key.length / dim, dim / heads];
   const beta = 1 / Math.sqrt(width);

@@ -1,4 +1,4 @@
-// What the two shipped text networks do: write a sentence in another case, and say which letter comes next.
+// The two shipped text networks: one changes the case of a sentence, the other predicts the next letter.
 
 import type { Payload } from "../core/payload";
 import { softmax } from "./algebra";
@@ -10,7 +10,7 @@ export interface Guess {
 }
 
 export interface Written {
-  /** The tokens that were read, and those that were written ("<end>" the last, unless it never came). */
+  /** The tokens that were read, and those that were written (with "<end>" last, if it was reached). */
   read: string[];
   written: string[];
   /** The best guesses at each step. */
@@ -20,7 +20,7 @@ export interface Written {
 
 export interface Continued {
   read: string[];
-  /** Chances of each token after each of the tokens that were read. */
+  /** Probabilities of the next token, after each token that was read. */
   chances: Float32Array[];
   maps: LayerMap[];
 }
@@ -38,7 +38,7 @@ export function networkOf(payload: Payload<any>): Transformer {
   });
 }
 
-/** Characters that the network knows, and no others. */
+/** The characters of a text that the network knows; others are dropped. */
 export function readable(network: Transformer, text: string): string {
   const known = new Set(network.settings.tokens);
   const small = known.has("A") ? text : text.toLowerCase();
@@ -64,7 +64,7 @@ export function changeCase(network: Transformer, text: string, marker: "<U>" | "
   return { read, written, guesses, maps: [...maps, ...decoder.maps] };
 }
 
-/** What may come after each letter of a text. */
+/** Predictions of the next letter after each letter of a text. */
 export function continueText(network: Transformer, text: string, off: ReadonlySet<string> = new Set()): Continued {
   const read = [...readable(network, text)];
   const decoder = network.decoder(null, off);

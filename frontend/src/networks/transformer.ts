@@ -12,7 +12,7 @@ export interface NetworkSettings {
   tokens: string[];
 }
 
-/** The map of one layer for one text; the keys of a query of the decoder are those up to itself. */
+/** The map of one layer for one text. In the decoder a query sees the keys up to itself. */
 export interface LayerMap {
   name: string;
   heads: number;
@@ -31,14 +31,14 @@ export class Transformer {
     readonly weights: Weights,
   ) {}
 
-  /** Layers that attend, in the order in which they do. */
+  /** Attention layers, in the order in which they run. */
   get layers(): string[] {
     const { encoder, decoder } = this.settings;
     const own = (part: string, count: number, kinds: string[]) => Array.from({ length: count }, (_, i) => kinds.map((kind) => `${part}.${i}.${kind}`)).flat();
     return [...own("encoder", encoder, ["attention"]), ...own("decoder", decoder, encoder ? ["attention", "cross_attention"] : ["attention"])];
   }
 
-  /** Reads a source; heads in `off` add nothing. */
+  /** Encodes a source; heads in `off` are switched off. */
   encode(tokens: number[], off: ReadonlySet<string> = new Set()): { memory: Float32Array; maps: LayerMap[] } {
     const maps: LayerMap[] = [];
     const { dim, heads } = this.settings;
@@ -55,7 +55,7 @@ export class Transformer {
     return { memory: this.norm(x, "encoder_norm"), maps };
   }
 
-  /** A decoder that takes one token after the other. */
+  /** A decoder that takes one token at a time. */
   decoder(memory: Float32Array | null = null, off: ReadonlySet<string> = new Set()): Decoder {
     return new Decoder(this, memory, off);
   }
@@ -119,11 +119,11 @@ export class Decoder {
     for (const name of names) {
       if (!name.endsWith("cross_attention")) this.past.set(name, { key: [], value: [] });
       else if (memory) this.memory.set(name, { key: network.project(name, memory, 1), value: network.project(name, memory, 2) });
-      else throw new Error("this network has an encoder: it needs what the encoder read");
+      else throw new Error("this network has an encoder: pass the encoder's output");
     }
   }
 
-  /** Takes the next token; gives the scores of the one after it. */
+  /** Takes the next token; returns the scores of the token after it. */
   step(token: number): Float32Array {
     const { network } = this;
     let x: Float32Array = network.embed(token, this.count++);

@@ -1,4 +1,4 @@
-// Where most of a head's weight lies on a grid, as closed lines.
+// Closed lines around the region of a grid that holds most of a head's weight.
 
 export interface Field {
   rows: number;
@@ -9,9 +9,9 @@ export interface Field {
 export type Loop = [x: number, y: number][];
 
 const FINE = 4; // points per token
-const SPREAD = 0.65; // of a token: narrower, and the lines around wide heads would follow the grid
+const SPREAD = 0.65; // of a token; with less smoothing, the lines around wide heads would follow the grid
 
-/** Weights of a grid on a finer one, smooth, with an empty border of one token. */
+/** The weights on a finer grid, smoothed, with an empty border of one token. */
 export function smoothField(weights: ArrayLike<number>, rows: number, columns: number): Field {
   const kernel = (size: number): { count: number; at: (fine: number, token: number) => number } => ({
     count: (size + 2) * FINE,
@@ -39,7 +39,7 @@ export function smoothField(weights: ArrayLike<number>, rows: number, columns: n
   return { rows: tall.count, columns: wide.count, data };
 }
 
-/** The value above which a share `mass` of everything lies. */
+/** The threshold above which the values sum to the share `mass` of the total. */
 export function levelOf({ data }: Field, mass: number): number {
   const sorted = data.filter((value) => value > 0).sort().reverse();
   const total = sorted.reduce((sum, value) => sum + value, 0);
@@ -48,12 +48,12 @@ export function levelOf({ data }: Field, mass: number): number {
   return 0;
 }
 
-/** Closed lines along which the field has a value: marching squares. Places are in tokens, from the grid's corner. */
+/** Closed contour lines of the field at a value, by marching squares. Coordinates are in tokens from the grid's corner. */
 export function contours({ rows, columns, data }: Field, level: number): Loop[] {
   const next = new Map<number, number>();
   const points = new Map<number, [number, number]>();
   const value = (r: number, c: number) => data[r * columns + c];
-  // An edge between two points of the field, by a number: to the right of a point (even), or below it (odd).
+  // Edges between two points of the field have numbers: even to the right of a point, odd below it.
   const cross = (r: number, c: number, down: boolean): number => {
     const id = 2 * (r * columns + c) + (down ? 1 : 0);
     if (!points.has(id)) {
@@ -68,7 +68,7 @@ export function contours({ rows, columns, data }: Field, level: number): Loop[] 
       const inside = [value(r, c), value(r, c + 1), value(r + 1, c + 1), value(r + 1, c)].map((x) => x >= level);
       if (inside.every((x) => x === inside[0])) continue;
       const edges = [() => cross(r, c, false), () => cross(r, c + 1, true), () => cross(r + 1, c, false), () => cross(r, c, true)];
-      // Go round the square; a line enters where inside begins and leaves where it ends, with the inside on its right.
+      // Go around the square: a line enters where the inside begins and leaves where it ends, with the inside on its right.
       for (let i = 0; i < 4; i++) {
         if (inside[i] || !inside[(i + 1) % 4]) continue;
         let j = (i + 1) % 4;

@@ -1,4 +1,4 @@
-// Small photos on large screens: enlarged smoothly (Lanczos, three lobes), as a photographer would.
+// Enlarges small photos smoothly (Lanczos with three lobes) for large screens.
 
 import { pixels } from "../core/canvas";
 
@@ -6,7 +6,7 @@ const LOBES = 3;
 const sinc = (x: number) => (x === 0 ? 1 : Math.sin(Math.PI * x) / (Math.PI * x));
 const lanczos = (x: number) => (Math.abs(x) < LOBES ? sinc(x) * sinc(x / LOBES) : 0);
 
-/** For each of `to` places along a side of `from` pixels: the pixels it is made of, and their shares. */
+/** For each of `to` output pixels along a side of `from` input pixels: the input pixels and their shares. */
 function taps(from: number, to: number): { at: number[]; share: number[] }[] {
   return Array.from({ length: to }, (_, i) => {
     const middle = ((i + 0.5) * from) / to - 0.5;

@@ -1,4 +1,4 @@
-// 1: heads move from scattered to settled. It plays by itself, once.
+// Section 1: heads move from their start to their final places. The animation plays once, by itself.
 
 import { html, useEffect, useMemo, useRef, useState, type VNode } from "../core/html";
 import { Picture } from "../core/canvas";
@@ -20,7 +20,7 @@ export function HeadsScene({ payload }: { payload: Payload<HeadsMeta> }): VNode 
   const moments = useMemo(() => new Moments(payload), [payload]);
   const ranges = useMemo(() => rangesOf(moments, false, likelyScale(moments)), [moments]);
   const last = meta.steps.length - 1;
-  // Early steps move most, so they are given more time.
+  // Heads move most in early steps, so these get more time.
   const timeAt = (share: number) => last * share ** 1.6;
   const [share, setShare] = useState(() => (isStill() ? 1 : 0));
   const [playing, setPlaying] = useState(false);
@@ -52,17 +52,17 @@ export function HeadsScene({ payload }: { payload: Payload<HeadsMeta> }): VNode 
   </div>` as VNode;
 }
 
-/** Whether the heads start side by side, a token apart, as the taps of a convolution lie. */
+/** Whether the heads start one token apart, like the taps of a convolution. */
 export function startsAsGrid(payload: Payload<HeadsMeta>): boolean {
   const moments = new Moments(payload);
   const near = (x: number) => Math.abs(x - Math.round(x)) < 0.05;
   return payload.meta.layers.every((layer, l) => Array.from({ length: layer.heads }, (_, h) => moments.at(l, h, 0)).every(({ row, column }) => near(row) && near(column)));
 }
 
-/** The step, and how many held-out samples were right then. */
+/** The step and the validation accuracy at that step. */
 function say(meta: HeadsMeta, moments: Moments, time: number): string {
   const step = moments.step(time);
   const before = meta.curve.filter(([at]) => at <= step);
-  const right = before.length ? ` · ${percent(before[before.length - 1][1])} right` : "";
+  const right = before.length ? ` · validation accuracy ${percent(before[before.length - 1][1])}` : "";
   return step === 0 ? "before training" : `step ${step.toLocaleString("en")}${right}`;
 }

@@ -1,4 +1,4 @@
-// "Watch a network learn where to look": one page that is scrolled, made of the views that ship.
+// "Watch a network learn where to look": one scrolling page made of the package's views.
 
 import { html, useEffect, useMemo, useRef, useState, type VNode } from "../core/html";
 import { Pictures, type Shown } from "../core/canvas";
@@ -32,20 +32,20 @@ export function StoryView({ payload, host }: ViewProps): VNode {
   const [network, setNetwork] = useState<"case" | "next">("case");
   const [sentence, setSentence] = useState(() => parts.case.meta.suggestion as string);
   const [text, setText] = useState(() => parts.induction.meta.suggestion as string);
-  const whose = (part: string): string | undefined => (meta.run !== null && !meta.parts[part].own ? `This is not your run: ${meta.run} has nothing to show here, so this network came with regard.` : undefined);
+  const whose = (part: string): string | undefined => (meta.run !== null && !meta.parts[part].own ? `Not your run: ${meta.run} has no data for this section, so you see a network shipped with regard.` : undefined);
   const own = (part: string) => meta.run !== null && meta.parts[part].own;
   const heads = parts.heads.meta as { layers: { heads: number; axes: number }[]; curve: [number, number][]; name: string };
   const reached = heads.curve.length ? percent(heads.curve[heads.curve.length - 1][1]) : null;
   const textMeta = parts[network === "case" ? "case" : "induction"].meta as TextMeta;
   const grid = useMemo(() => startsAsGrid(parts.heads), [parts]);
   const titles = grid ? ["From a grid to their own places", ...TITLES.slice(1)] : TITLES;
-  const start = grid ? "Its heads start side by side, as a 3 × 3 convolution would, and go where they help" : "Its heads start anywhere, and nobody tells them where to go";
+  const start = grid ? "Its heads start on the 3 × 3 grid of a convolution, and training moves them where they help" : "Its heads start anywhere, and training moves them where they help";
   const children = [
     html`<${Section} number=${1} title=${titles[0]} height=${620} note=${whose("heads")}
-      caption=${`${own("heads") ? "Your" : "A"} network as it learns: every dot is where one head looks, seen from the token in the middle. ${start}${reached ? `; in the end ${reached} of held-out samples are right` : ""}.`}>
+      caption=${`${own("heads") ? "Your" : "A"} network as it learns: every dot is where one head looks, seen from the token in the middle. ${start}${reached ? `; the final validation accuracy is ${reached}` : ""}.`}>
       ${() => html`<${HeadsScene} payload=${parts.heads} />`}
     <//>`,
-    html`<${Section} number=${2} title=${TITLES[1]} height=${560} note=${whose("images")} caption="Move over the photo. From the patch you point at, each head looks where its line goes around.">
+    html`<${Section} number=${2} title=${TITLES[1]} height=${560} note=${whose("images")} caption="Move over the photo. Each line encloses what one head looks at from the patch you point at.">
       ${() => html`<${PhotoScene} payload=${payload} host=${host} />`}
     <//>`,
     html`<${Section} number=${3} title=${TITLES[2]} height=${420} note=${whose(network === "case" ? "case" : "induction")} caption="A whole network runs in this page, letter by letter as you type: no server, nothing is sent. Change a letter, and both the lines and the answer change.">
@@ -53,13 +53,13 @@ export function StoryView({ payload, host }: ViewProps): VNode {
         ${network === "case" ? html`<${CaseScene} payload=${parts.case} text=${sentence} onText=${setSentence} />` : html`<${NextScene} payload=${parts.induction} text=${text} onText=${setText} />`}
         <p class="rg-hint">${about(textMeta)}</p>`}
     <//>`,
-    html`<${Section} number=${4} title=${TITLES[3]} height=${560} note=${whose("induction")} caption="This network has never seen a word: it learned on random letters only to look back for what followed last time. Take its heads away, and it cannot.">
+    html`<${Section} number=${4} title=${TITLES[3]} height=${560} note=${whose("induction")} caption="This network has never seen a word. Random letters taught it one thing: look back for what followed last time. Switch its heads off, and it cannot.">
       ${() => html`<${SwitchScene} payload=${parts.induction} text=${text} onText=${setText} />`}
     <//>`,
-    html`<${Section} number=${5} title=${TITLES[4]} height=${460} caption="A soft head averages over its surroundings. Sharpen nine of them, and together they are exactly a 3 × 3 convolution.">
+    html`<${Section} number=${5} title=${TITLES[4]} height=${460} caption="A soft head averages over its surroundings. Sharpen nine of them, and together they become a 3 × 3 convolution.">
       ${() => html`<${SharpenScene} payload=${parts.convolution} />`}
     <//>`,
-    html`<${Section} number=${6} title=${TITLES[5]} height=${700} note=${whose("yours")} caption=${html`Three lines, for any model: your kernels run as they are, and every map is checked against what they computed. Below is what these lines made${own("yours") ? " of your run" : ""}.`}>
+    html`<${Section} number=${6} title=${TITLES[5]} height=${700} note=${whose("yours")} caption=${html`Three lines, for any model: your kernels run as they are, and every map is checked against what they computed. Below is the result${own("yours") ? " for your run" : ""}.`}>
       ${() => html`<${YoursScene} payload=${parts.yours} host=${host} />`}
     <//>`,
   ];
@@ -81,11 +81,11 @@ export function StoryView({ payload, host }: ViewProps): VNode {
 
 function about({ name, parameters, accuracy, seconds, command }: TextMeta): string {
   const trained = seconds === null ? "" : `, trained in ${Math.round(seconds / 60)} minutes on one processor core`;
-  const right = accuracy === null ? "" : `; ${percent(accuracy)} of held-out letters right`;
+  const right = accuracy === null ? "" : `; validation accuracy ${percent(accuracy)}`;
   return `${name}: ${parameters.toLocaleString("en")} parameters${trained}${right}.${command ? ` Made by: ${command}` : ""}`;
 }
 
-/** Light or dark for everything on the page: views inside it follow the document. */
+/** Light or dark for the whole page: the views inside follow the document. */
 function usePageMode(): [Mode, () => void] {
   const [mode, setMode] = useState<Mode>(() => rememberedTheme() ?? surroundings());
   useEffect(() => {

@@ -1,10 +1,10 @@
-// Rows of letters with lines between them: what was read, what was written, and how strongly each was looked at.
+// Rows of letters with lines between them: the input, the output, and the attention weights between them.
 
 import type { Draw, Size } from "../core/canvas";
 import type { Pen } from "../core/pen";
 import type { Theme } from "../core/theme";
 
-/** A token as it is written: special tokens by a sign. */
+/** The displayed form of a token: special tokens become a sign. */
 export function letter(token: string): string {
   return { " ": "␣", "<U>": "⇧", "<L>": "⇩", "<end>": "■", "<begin>": "▸" }[token] ?? token;
 }
@@ -12,7 +12,7 @@ export function letter(token: string): string {
 const cellWidth = (count: number, width: number) => Math.min(44, width / Math.max(1, count));
 const startOf = (count: number, cell: number, width: number) => (width - count * cell) / 2;
 
-/** Which letter of a row lies at x; null where none does. */
+/** The index of the letter at x; null if there is none. */
 export function letterAt(count: number, x: number, { width }: Size): number | null {
   const cell = cellWidth(count, width);
   const at = Math.floor((x - startOf(count, cell, width)) / cell);
@@ -42,13 +42,13 @@ export interface Alignment {
   written: string[];
   /** (written, read) */
   weights: Float32Array[];
-  /** The letter that is looked at. */
+  /** The written letter under the pointer. */
   over: number | null;
 }
 
 export const ALIGNMENT_HEIGHT = 210;
 
-/** What was read above, what was written below, and lines as strong as the attention between them. */
+/** Input letters above, output letters below, and lines as strong as the attention between them. */
 export function drawAlignment({ read, written, weights, over }: Alignment): Draw {
   return (pen, { width, height }, theme) => {
     const count = Math.max(read.length, written.length);
@@ -75,17 +75,17 @@ export function drawAlignment({ read, written, weights, over }: Alignment): Draw
 
 export interface LookBack {
   read: string[];
-  /** The letter from which is looked back. */
+  /** The query letter. */
   from: number;
-  /** Of each head that is shown: its color and its weights over the letters. */
+  /** For each visible head: its color and its weights over the letters. */
   heads: { color: string; weights: Float32Array }[];
-  /** What is thought to come next. */
+  /** The predicted next letter. */
   next: string;
 }
 
 export const LOOK_BACK_HEIGHT = 200;
 
-/** One row of letters; arcs above it from one of them to those that heads look at; at its end what comes next. */
+/** One row of letters with arcs above it, from the query letter to those that heads look at; the prediction follows. */
 export function drawLookBack({ read, from, heads, next }: LookBack): Draw {
   return (pen, { width, height }, theme) => {
     const count = read.length + 1;

@@ -1,17 +1,17 @@
-// One payload that holds several: the array x of a part p is called p/x.
+// One payload that holds several: the array x of a part p is named p/x.
 
 import { Payload } from "../core/payload";
 
 export interface StoryMeta {
   title: string;
-  /** The person's run, or null where everything comes with the package. */
+  /** The user's run; null if everything comes with the package. */
   run: string | null;
   /** The run that comes with the package. */
   example: string;
   parts: Record<string, { view: string; meta: Record<string, unknown>; own: boolean }>;
 }
 
-/** A part as a payload of its own, over the same bytes. */
+/** A part as a separate payload over the same bytes. */
 export function partOf(payload: Payload<StoryMeta>, name: string): Payload<any> {
   const part = payload.meta.parts[name];
   if (!part) throw new Error(`the page has no part ${name}`);

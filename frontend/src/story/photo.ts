@@ -1,4 +1,4 @@
-// 2: a photo in full color, and where the heads of a layer look in it from the patch under the pointer.
+// Section 2: a photo, and where the heads of a layer look from the patch under the pointer.
 
 import { html, useMemo, useState, type VNode } from "../core/html";
 import { type Draw, Picture, type Size } from "../core/canvas";
@@ -20,7 +20,7 @@ interface Sample {
 interface ImagesMeta {
   name: string;
   samples: Sample[];
-  /** Whether every image gets the same maps, as with heads that ignore content. */
+  /** Whether every image has the same maps, as with heads that ignore content. */
   same: boolean;
 }
 
@@ -31,7 +31,7 @@ const MOST_HEADS = 9;
 interface Own {
   picture: HTMLCanvasElement;
   name: string;
-  /** From a server that has the network; null without one. */
+  /** The network's answer from the studio; null in a saved file. */
   answer: Payload<any> | null;
 }
 
@@ -49,7 +49,7 @@ export function PhotoScene({ payload, host }: { payload: Payload<StoryMeta>; hos
   const [busy, setBusy] = useState("");
   const maps = useMemo(() => own?.answer ?? partOf(payload, hasPart(payload, `${start}maps${which}`) ? `${start}maps${which}` : `${start}maps0`), [payload, start, which, own]);
   const layers = useMemo(() => layersOf<ImageAbout>(maps), [maps]);
-  // Heads of the first layers look near, those of the last far away: between them they are told apart best.
+  // Open on a middle layer: heads of the first layers look near, those of the last far away.
   const [chosen, setChosen] = useState<number | null>(null);
   const at = Math.min(layers.length - 1, chosen ?? Math.floor(layers.length / 3));
   const layer = layers[at];
@@ -83,24 +83,24 @@ export function PhotoScene({ payload, host }: { payload: Payload<StoryMeta>; hos
   return html`<div class="rg-photo">
     <${Picture} class="rg-canvas" draw=${drawPhoto(picture, layer.about, query, lines, only)} height=${(width: number) => (width * picture.height) / picture.width} label=${`the photo, and where ${heads} heads look from the marked patch; arrow keys move the patch`} cursor="crosshair" focusable onPoint=${look} onPress=${look} onKey=${move} />
     <div class="rg-beside-photo">
-      ${told?.length ? html`<p class="rg-verdict"><b>${told[0].label}</b> <span>${percent(told[0].chance)}</span>${told[1] ? html`<small>then ${told[1].label}, ${percent(told[1].chance)}</small>` : null}</p>` : own ? html`<p class="rg-verdict"><small>This file holds where the heads look, not the whole network: <code>regard studio</code> also says what it sees in your photo.</small></p>` : null}
+      ${told?.length ? html`<p class="rg-verdict"><b>${told[0].label}</b> <span>${percent(told[0].chance)}</span>${told[1] ? html`<small>then ${told[1].label}, ${percent(told[1].chance)}</small>` : null}</p>` : own ? html`<p class="rg-verdict"><small>This file contains the heads' maps, but not the network. To classify your own photo, use <code>regard studio</code>.</small></p>` : null}
       <ul class="rg-chips" aria-label="heads">
         ${Array.from({ length: heads }, (_, head) => html`<li key=${head}><button type="button" aria-pressed=${held === head} style=${{ "--rg-chip": NINE[head] }} onClick=${() => setHeld(held === head ? null : head)} onPointerEnter=${() => setOver(head)} onPointerLeave=${() => setOver(null)} onFocus=${() => setOver(head)} onBlur=${() => setOver(null)}>head ${layer.about.heads[head]}</button></li>`)}
       </ul>
       ${layers.length > 1 ? html`<${Slider} label="layer" value=${at + 1} min=${1} max=${layers.length} text=${`${at + 1} of ${layers.length}`} onInput=${(to: number) => setChosen(to - 1)} />` : null}
       <div class="rg-strip" role="group" aria-label="photos">
-        ${groups.map(({ images: each }, g) => html`${groups.length > 1 ? html`<span class="rg-group">${g ? "with regard" : "your run"}</span>` : null}${each.meta.samples.map((sample, i) => html`<${Thumbnail} key=${`${g} ${i}`} picture=${pictures[g](i, THUMBNAIL)} label=${sample.label ?? `image ${i + 1}`} on=${!own && g === group && i === which} onPick=${() => (setGroup(g), setWhich(i), setOwn(null))} />`)}`)}
+        ${groups.map(({ images: each }, g) => html`${groups.length > 1 ? html`<span class="rg-group">${g ? "examples" : "your run"}</span>` : null}${each.meta.samples.map((sample, i) => html`<${Thumbnail} key=${`${g} ${i}`} picture=${pictures[g](i, THUMBNAIL)} label=${sample.label ?? `image ${i + 1}`} on=${!own && g === group && i === which} onPick=${() => (setGroup(g), setWhich(i), setOwn(null))} />`)}`)}
         ${own ? html`<${Thumbnail} picture=${own.picture} label=${own.name} on onPick=${() => {}} />` : null}
       </div>
       ${same || host.more ? html`<${OpenPhoto} onFile=${open} />` : null}
       ${busy ? html`<p class="rg-hint" role="status">${busy}</p>` : null}
       ${problem ? html`<p class="rg-problem" role="alert">${problem}</p>` : null}
-      <p class="rg-hint">${own ? `The middle of ${own.name}.` : `${samples[which].label ?? "An image"} of ${images.array("images").shape.slice(1, 3).join(" × ")} pixels, enlarged smoothly; seen by ${images.meta.name}.`} Each line encloses ${percent(MASS)} of what one head looks at from the marked patch, smoothed by half a patch.${same ? " These heads look by position alone: on every photo they look at the same places." : ""}</p>
+      <p class="rg-hint">${own ? `The middle of ${own.name}.` : `${samples[which].label ?? "An image"} of ${images.array("images").shape.slice(1, 3).join(" × ")} pixels, enlarged smoothly; seen by ${images.meta.name}.`} Each line encloses ${percent(MASS)} of what one head looks at from the marked patch, smoothed by half a patch.${same ? " These heads attend only by position: they look at the same places on every photo." : ""}</p>
     </div>
   </div>` as VNode;
 }
 
-/** Pictures of a group, each made when it is first asked for. */
+/** The pictures of a group, created on demand. */
 function picturesOf(images: Payload<ImagesMeta>): (number: number, side: number) => HTMLCanvasElement {
   const made = new Map<string, HTMLCanvasElement>();
   const { data, shape } = images.array("images");

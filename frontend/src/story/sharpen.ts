@@ -1,4 +1,4 @@
-// 5: drag α. Nine heads that look around become nine heads that look at one pixel each: a convolution.
+// Section 5: a slider for α. As α grows, each of nine wide heads looks at a single pixel: a convolution.
 
 import { html, useMemo, useState, type VNode } from "../core/html";
 import { Picture } from "../core/canvas";
@@ -64,9 +64,9 @@ export function SharpenScene({ payload }: { payload: Payload<ConvolutionMeta> })
         <figcaption>nine heads, from one pixel</figcaption>
       </figure>
       ${show("input", "the image", grayPlane(plane, 0, 1))}
-      ${show("attended", "what the nine heads make of it", grayPlane(attended, low, high > low ? high : low + 1))}
+      ${show("attended", "output of the nine heads", grayPlane(attended, low, high > low ? high : low + 1))}
       ${show("convolved", "the 3 × 3 convolution", grayPlane(exact, low, high > low ? high : low + 1))}
     </div>
-    <p class="rg-apart">They differ by at most <output>${small(apart)}</output>; proven: never by more than ${small(errorBound(plane, setting, alpha))}.</p>
+    <p class="rg-apart">Largest difference: <output>${small(apart)}</output>. Proven bound: ${small(errorBound(plane, setting, alpha))}.</p>
   </div>` as VNode;
 }

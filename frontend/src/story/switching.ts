@@ -1,4 +1,4 @@
-// 4: switch heads off, and watch the prediction change.
+// Section 4: switch heads off and see how the prediction changes.
 
 import { html, useMemo, useState, type VNode } from "../core/html";
 import { type Draw, Picture, pixels } from "../core/canvas";
@@ -22,7 +22,7 @@ export function SwitchScene({ payload, text, onText }: { payload: Payload<TextMe
   const best = before[0];
   const guesses = bestOf(found.chances[last], tokens, 5);
   const wanted = tokens.indexOf(best.token);
-  // What the best guess would be worth without each of the heads alone.
+  // The probability of the best guess with one head switched off, for each head.
   const alone = useMemo(() => new Map(allHeads(network).map(({ name }) => [name, continueText(network, known, new Set([name])).chances[last][wanted]])), [network, known]);
   const swap = (name: string) => setOff(new Set(off.has(name) ? [...off].filter((each) => each !== name) : [...off, name]));
   const layer = (name: string) => setOff(new Set(allOff(name) ? [...off].filter((each) => !each.startsWith(`${name} `)) : [...off, ...allHeads(network).filter((head) => head.layer === name).map((head) => head.name)]));

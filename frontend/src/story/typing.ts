@@ -1,4 +1,4 @@
-// 3: type a sentence, and see what the network writes and where it looks; it runs in the browser.
+// Section 3: type a sentence and see what the network, which runs in the browser, writes and where it looks.
 
 import { html, useMemo, useState, type VNode } from "../core/html";
 import { Picture, type Size } from "../core/canvas";
@@ -66,10 +66,10 @@ export function CaseScene({ payload, text, onText }: { payload: Payload<TextMeta
     ${found
       ? html`<${Picture} draw=${drawAlignment({ read: found.read, written: found.written, weights, over: at })} height=${ALIGNMENT_HEIGHT} label=${`the network read ${known} and wrote ${said}`} cursor="pointer" focusable onPoint=${point} onPress=${point} onLeave=${() => setOver(null)} onKey=${(key: string) => step(key, over, found.written.length, setOver)} />
           <div class="rg-answer">
-            <p>It writes <output>${said || "nothing"}</output> ${said === wanted ? html`<em class="rg-good">✓</em>` : html`<em class="rg-bad">✗</em> <small>right would be ${wanted}</small>`}</p>
+            <p>It writes <output>${said || "nothing"}</output> ${said === wanted ? html`<em class="rg-good">✓</em>` : html`<em class="rg-bad">✗</em> <small>expected ${wanted}</small>`}</p>
             ${at === null ? html`<p class="rg-hint">Point at a written letter: the lines show which letters it was read from.</p>` : html`<${Bars} guesses=${found.guesses[at].slice(0, 3)} />`}
           </div>`
-      : html`<p class="rg-hint">It reads letters and spaces.</p>`}
+      : html`<p class="rg-hint">The network knows only letters and spaces.</p>`}
   </div>` as VNode;
 }
 
@@ -81,7 +81,7 @@ function step(key: string, now: number | null, count: number, go: (to: number) =
   return true;
 }
 
-/** The mean over heads of the last layer that looks at what was read. */
+/** The cross-attention of the last layer, averaged over heads. */
 function alignment(maps: LayerMap[]): Float32Array[] {
   const { heads, rows } = maps.filter(({ name }) => name.endsWith("cross_attention")).slice(-1)[0];
   return rows.map((row) => {
@@ -93,13 +93,13 @@ function alignment(maps: LayerMap[]): Float32Array[] {
 export interface LookBackProps {
   network: Transformer;
   found: Continued;
-  /** The letter that is looked from; null for the last. */
+  /** The query letter; null for the last. */
   over: number | null;
   onOver: (at: number | null) => void;
   off: ReadonlySet<string>;
 }
 
-/** A text, the arcs of the heads of the last layer that are on, and the letter that it thinks comes next. */
+/** A text, the arcs of the last layer's heads that are on, and the predicted next letter. */
 export function LookBackPicture({ network, found, over, onOver, off }: LookBackProps): VNode {
   const theme = useTheme();
   const from = Math.min(over ?? Infinity, found.read.length - 1);
@@ -126,7 +126,7 @@ export function NextScene({ payload, text, onText }: { payload: Payload<TextMeta
             <p>After <output>${found.read.slice(0, from + 1).slice(-12).map(letter).join("")}</output> it expects</p>
             <${Bars} guesses=${bestOf(found.chances[from], network.settings.tokens, 4)} />
           </div>`
-      : html`<p class="rg-hint">It reads small letters and spaces.</p>`}
+      : html`<p class="rg-hint">The network knows only lowercase letters and spaces.</p>`}
   </div>` as VNode;
 }
 

@@ -1,4 +1,4 @@
-// 6: three lines, and the view that these lines made.
+// Section 6: three lines of code, and the view that they produced.
 
 import { html, useMemo, type VNode } from "../core/html";
 import type { Host } from "../core/host";

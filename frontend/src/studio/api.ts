@@ -61,7 +61,7 @@ export interface About {
   model: ModelAbout | null;
 }
 
-/** What the views of the studio are told besides their data. */
+/** Extra information for the views of the studio, beside their data. */
 export interface Told {
   run: string;
   step: number;
@@ -78,8 +78,8 @@ export interface Guess {
   chance: number;
 }
 
-/** Said once, at the top of the page; the event is sent when a request finds nobody. */
-export const UNREACHABLE = "The server does not answer. Is regard studio still running? This page goes on by itself once it does.";
+/** Shown once, at the top of the page; the event is sent when a request gets no answer. */
+export const UNREACHABLE = "The server does not answer. Is regard studio still running? This page reconnects by itself.";
 export const LOST = "regard-server-lost";
 
 async function ask(address: string, options: RequestInit = {}): Promise<Response> {
@@ -96,7 +96,7 @@ async function ask(address: string, options: RequestInit = {}): Promise<Response
   throw new Error(said?.error ? sentence(said.error) : `The server answered ${answer.status}.`);
 }
 
-/** What the server says, as a sentence. What begins with a name (of a run, of a file) keeps it as it is written. */
+/** The server's message as a sentence. A message that starts with the name of a run or file keeps its case. */
 export const sentence = (text: string) =>
   (/^(the|there|an?|no|its?|this|that) /.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text) + (/[.!?]$/.test(text) ? "" : ".");
 const json = async <T>(address: string, options?: RequestInit) => (await ask(address, options)).json() as Promise<T>;

@@ -1,4 +1,4 @@
-// The page: runs on the left, one of them (or a page that needs none) on the right.
+// The page: the list of runs on the left, one run (or a page that needs no run) on the right.
 
 import { html, useContext, useEffect, useState, type VNode } from "../core/html";
 import { rememberedTheme, rememberTheme } from "../core/memory";
@@ -27,7 +27,7 @@ export function Studio(): VNode {
       try {
         const found = await api.runs();
         if (gone) return;
-        // A list of a thousand runs that has not changed is not drawn again.
+        // A list that has not changed is not drawn again: it may have a thousand runs.
         const now = JSON.stringify(found);
         if (now !== before) setRuns(found);
         before = now;
@@ -56,11 +56,11 @@ export function Studio(): VNode {
     };
   }, []);
 
-  // Whoever opened the studio with a model wants to see it first.
+  // If the studio was opened with a model, show the model first.
   const own = about?.model && ("model" in route || atStart()) ? about.model : null;
   const page = "page" in route && !own ? route.page : null;
   const wanted = "run" in route ? route.run : null;
-  // What trains now is what one wants to see; else what shows the most.
+  // Prefer a run that is training now, then one with positional heads.
   const readable = runs?.filter((run) => run.problem === null) ?? [];
   const first = readable.find((run) => run.state === "training") ?? readable.find((run) => run.views.includes("heads")) ?? readable[0] ?? runs?.[0];
   const id = page || own || "model" in route ? null : (wanted ?? first?.id ?? null);
@@ -93,9 +93,9 @@ export function Studio(): VNode {
 function Welcome({ folder }: { folder: string }): VNode {
   return html`<main class="st-welcome">
     <h1>No runs yet</h1>
-    <p>Train something in <b>${folder}</b>, and it appears here while it trains:</p>
+    <p>Runs in <b>${folder}</b> appear here, also while they train:</p>
     <pre>regard train demo</pre>
-    <p>Or look at <a href=${toPage("mechanism")}>how attention works</a>, at <a href=${toPage("convolution")}>attention that becomes a convolution</a>, and at <a href=${toPage("claims")}>what people say about it</a>.</p>
+    <p>Or look at <a href=${toPage("mechanism")}>how attention works</a>, at <a href=${toPage("convolution")}>attention that becomes a convolution</a>, and at <a href=${toPage("claims")}>which claims about it hold</a>.</p>
   </main>` as VNode;
 }
 

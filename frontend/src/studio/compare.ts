@@ -1,17 +1,17 @@
-// Two networks and one input: the maps of the one minus those of the other.
+// Two networks and one input: the maps of one minus those of the other.
 
 import { html, type VNode } from "../core/html";
 import { type ArrayInfo, type Header, Payload } from "../core/payload";
 import type { LayerAbout } from "../maps/layer";
 import type { RunDetail, RunSummary } from "./api";
 
-/** What a run's network is compared with: itself at another step, or another run's last one. */
+/** The network to compare with: the same run at another step, or the last checkpoint of another run. */
 export interface Other {
   run: string;
   step: number | null;
 }
 
-/** As it stands in the address: "step 100", or "run NAME". */
+/** The spelling in the address: "step 100", or "run NAME". */
 export function otherOf(text: string | null, run: RunDetail): Other | null {
   const [kind, ...rest] = (text ?? "").split(" ");
   if (kind === "step" && Number(rest[0])) return { run: run.id, step: Number(rest[0]) };
@@ -49,7 +49,7 @@ interface Meta {
   [name: string]: unknown;
 }
 
-/** The maps of `a` minus those of `b`, with a sign. Opens where the two differ most. */
+/** The maps of `a` minus those of `b`, signed. The view opens on the head that differs most. */
 export function difference(a: Payload, b: Payload, name: string): Payload {
   const [left, right] = [a.meta as unknown as Meta, b.meta as unknown as Meta];
   const shape = ({ layers }: Meta) => layers.map((layer) => `${layer.heads.length} × ${layer.queries} × ${layer.keys}`).join(", ");
@@ -79,7 +79,7 @@ export function difference(a: Payload, b: Payload, name: string): Payload {
   if (a.has("image")) add("image", a.values("image"), a.array("image").shape);
   const buffer = new Uint8Array(offset);
   parts.reduce((at, part) => (buffer.set(new Uint8Array(part.buffer, part.byteOffset, part.byteLength), at), at + part.byteLength), 0);
-  const why = `here ${(100 * opening.share).toPrecision(2)} % of the attention went elsewhere, more than in any other head`;
+  const why = `the head that changes most (${(100 * opening.share).toPrecision(2)} % of the attention differs)`;
   const meta = { ...left, layers, difference: true, rollout: false, notes: [...left.notes, `purple: more than ${name}; orange: less`], opening: { layer: opening.layer, head: opening.head, why } };
   return new Payload({ ...a.header, arrays, meta } as Header, buffer.buffer);
 }

@@ -1,4 +1,4 @@
-// Training curves of a run, and of others laid over them.
+// Training curves of a run, with curves of other runs for comparison.
 
 import { html, useEffect, useState, type VNode } from "../core/html";
 import { Select } from "../core/controls";
@@ -12,9 +12,9 @@ import { useChoice } from "./route";
 
 const WORDS: Record<State, string> = { training: "training now", finished: "finished", stopped: "not finished" };
 
-const MOST = 5; // runs beside the one that is shown
+const MOST = 5; // other runs in the chart
 
-/** The lines of other runs, asked for once each. */
+/** The metrics of other runs; each is requested once. */
 function useOthers(ids: string[], runs: RunSummary[]): Overlaid[] {
   const [known, setKnown] = useState<Record<string, Line[]>>({});
   useEffect(() => {
@@ -48,20 +48,20 @@ export function CurvesView({ lines, state, run, runs }: CurvesViewProps): VNode 
   const ids = (beside ?? "").split(",").filter((id) => id && id !== run.id).slice(0, MOST);
   const others = useOthers(ids, runs);
   const choices = [...runs].sort((a, b) => Number(b.recipe === run.recipe) - Number(a.recipe === run.recipe)).filter((one) => one.id !== run.id && !ids.includes(one.id) && one.problem === null);
-  const more = choices.length && ids.length < MOST ? html`<${Select} label="beside" value="" options=${[["", "another run …"], ...choices.slice(0, 200).map((one) => [one.id, one.title])]} onChange=${(id: string) => id && setBeside([...ids, id].join(","))} />` : null;
+  const more = choices.length && ids.length < MOST ? html`<${Select} label="compare with" value="" options=${[["", "another run …"], ...choices.slice(0, 200).map((one) => [one.id, one.title])]} onChange=${(id: string) => id && setBeside([...ids, id].join(","))} />` : null;
   return html`<${Curves} lines=${lines} host=${studioHost} words=${state === null ? "" : WORDS[state]} others=${others} controls=${more}>
     ${ids.length ? html`<${Overlays} others=${others} onRemove=${(id: string) => setBeside(ids.filter((one) => one !== id).join(",") || null)} />` : null}
   <//>` as VNode;
 }
 
-/** Which line is which run; a click takes it away. */
+/** The legend of the other runs; a click removes one. */
 function Overlays({ others, onRemove }: { others: Overlaid[]; onRemove: (id: string) => void }): VNode {
   const theme = useTheme();
-  return html`<div class="rg-legend" role="group" aria-label="runs beside this one">
+  return html`<div class="rg-legend" role="group" aria-label="other runs in the chart">
     ${others.map(({ id, title, lines }, i) => {
       const { color, dash } = lineOf(i + 2, theme);
-      return html`<button type="button" key=${id} title="take it away" onClick=${() => onRemove(id)}>
-        <svg viewBox="0 0 18 6" width="18" height="6" aria-hidden="true"><path d="M0 3h18" stroke=${color} stroke-width="4" stroke-dasharray=${dash.join(" ")} /></svg>${title}${lines.length ? "" : " (nothing measured)"} ×
+      return html`<button type="button" key=${id} title="remove" onClick=${() => onRemove(id)}>
+        <svg viewBox="0 0 18 6" width="18" height="6" aria-hidden="true"><path d="M0 3h18" stroke=${color} stroke-width="4" stroke-dasharray=${dash.join(" ")} /></svg>${title}${lines.length ? "" : " (no data)"} ×
       </button>`;
     })}
   </div>` as VNode;

@@ -1,4 +1,4 @@
-// A run's numbers, followed as they are written.
+// The metrics of a run, updated while it trains.
 
 import { useEffect, useState } from "../core/html";
 import type { Line } from "../views/chart";
@@ -7,7 +7,7 @@ import { api, type State } from "./api";
 export interface Followed {
   lines: Line[];
   state: State | null;
-  /** Grows when the heads have moved. */
+  /** Grows when there are new positions of the heads. */
   heads: number;
   checkpoint: number | null;
   problem: string;
@@ -17,7 +17,7 @@ const NOTHING: Followed = { lines: [], state: null, heads: 0, checkpoint: null, 
 const OFTEN = 1500;
 const SELDOM = 15_000;
 
-/** All lines so far; while the run trains, new ones as they come. */
+/** All lines so far, and new ones while the run trains. */
 export function useFollowed(id: string, back = 0): Followed {
   const [followed, setFollowed] = useState<Followed>(NOTHING);
   useEffect(() => {

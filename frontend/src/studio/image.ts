@@ -13,7 +13,7 @@ const PAGE = 24;
 
 type Chosen = { source: Source; index: number } | { mine: number };
 
-/** An image in the address: "test/5", or "mine/0" for one that was sent, which this page alone knows. */
+/** An image in the address: "test/5", or "mine/0" for an uploaded one, which only this page has. */
 export function chosenOf(text: string | null, sources: Source[], mine: number): Chosen | null {
   const [kind, number] = (text ?? "").split("/");
   const index = Number(number);
@@ -122,20 +122,20 @@ export function ImageTab({ run, step, runs }: { run: RunDetail; step: number | n
         )}
       </div>
       ${note ? html`<p class="st-quiet st-crop">${note}</p>` : null}
-      ${other ? html`<p class="st-quiet st-minus">Shown is the difference: this network minus ${versus}. Purple gets more, orange less.</p>` : null}
+      ${other ? html`<p class="st-quiet st-minus">The maps show this network minus ${versus}: purple is more weight, orange is less.</p>` : null}
     </div>
-    ${chosen || loaded.problem ? html`<${Shown} ...${loaded}>${told?.guesses ? html`<${Guesses} told=${told} />` : null}<//>` : html`<p class="st-quiet">Its data set is not on this machine. Choose an image of yours.</p>`}
+    ${chosen || loaded.problem ? html`<${Shown} ...${loaded}>${told?.guesses ? html`<${Guesses} told=${told} />` : null}<//>` : html`<p class="st-quiet">The data set of this run is not on this machine. Choose your own image.</p>`}
   </section>` as VNode;
 }
 
 const isSame = (sample: Sample, chosen: Chosen | null) => chosen !== null && "source" in chosen && chosen.source === sample.source && chosen.index === sample.index;
 
-/** Chances as bars from one origin, all of 100 %. The network's answer and the truth carry their names. */
+/** Probabilities as bars on a scale of 100 %. The prediction and the true label are named. */
 export function Guesses({ told }: { told: Told }): VNode {
   const guesses = told.guesses ?? [];
   const role = (label: string, i: number) => [i === 0 ? "prediction" : "", label === told.label ? "truth" : ""].filter(Boolean);
   const missing = told.label && !guesses.some(({ label }) => label === told.label);
-  return html`<div class="st-guesses" aria-label="what the network takes it for">
+  return html`<div class="st-guesses" aria-label="predicted classes">
     ${guesses.map(({ label, chance }, i) => {
       const roles = role(label, i);
       return html`<div key=${label} class=${`${i === 0 ? "st-predicted" : ""} ${label === told.label ? "st-right" : ""}`}>

@@ -1,4 +1,4 @@
-// A model of the person's own: a text or an image in, its maps and its answer out.
+// The user's own model: takes a text or an image, shows its maps and its answer.
 
 import { html, useContext, useEffect, useRef, useState, type VNode } from "../core/html";
 import { recalled, remember } from "../core/memory";
@@ -47,13 +47,13 @@ export function ModelPage({ model }: { model: ModelAbout }): VNode {
     ${model.takes === "text" ? html`<div class="st-sentence"><input type="text" aria-label="text" value=${text} spellcheck=${false} onInput=${(event: InputEvent) => setText((event.target as HTMLInputElement).value)} /></div>` : null}
     ${model.takes === "image"
       ? html`<div class="st-picker"><div class="st-bar">
-            <label class="st-file"><input type="file" accept="image/*" onChange=${(event: Event) => void take((event.target as HTMLInputElement).files?.[0])} /><span>An image …</span></label>
+            <label class="st-file"><input type="file" accept="image/*" onChange=${(event: Event) => void take((event.target as HTMLInputElement).files?.[0])} /><span>Your image …</span></label>
             <span class="st-quiet">or drop one</span>
           </div>
           <div class="st-strip" role="listbox" aria-label="images">
             ${mine.map((upload, i) => html`<button type="button" role="option" key=${i} class="st-mine" aria-selected=${i === chosen} title=${upload.name} onClick=${() => setChosen(i)}>${upload.thumbnail ? html`<img src=${upload.thumbnail} alt=${`your image ${upload.name}`} width="56" height="56" />` : html`<span>${upload.name}</span>`}</button>`)}
           </div></div>`
       : null}
-    ${loaded.payload || loaded.problem || loaded.busy ? html`<${Shown} ...${loaded}>${told?.guesses ? html`<${Guesses} told=${told} />` : null}<//>` : html`<p class="st-quiet">Choose an image, and see where the model looks.</p>`}
+    ${loaded.payload || loaded.problem || loaded.busy ? html`<${Shown} ...${loaded}>${told?.guesses ? html`<${Guesses} told=${told} />` : null}<//>` : html`<p class="st-quiet">Choose an image to see where the model looks.</p>`}
   </main>` as VNode;
 }

@@ -1,4 +1,4 @@
-// Where on the page one is. It stands in the address, so that it can be kept and shared.
+// The current page and its choices, kept in the address so that they can be bookmarked and shared.
 
 import { useEffect, useState } from "../core/html";
 import { CHANGED, recalled, remember } from "../core/memory";
@@ -14,7 +14,7 @@ export const PAGES: [PageName, string][] = [
 
 export type Route = { page: PageName } | { model: true } | { run: string | null; tab: string | null };
 
-// Whether the address names no place: the studio was just opened.
+// Whether the address names no page: the studio was just opened.
 export const atStart = () => !location.hash.replace(/^#\/?/, "").split("?")[0];
 
 export function parse(hash: string): Route {
@@ -49,7 +49,7 @@ export function useRoute(): Route {
   return parse(hash);
 }
 
-/** A choice of the page itself, such as the image or the step. Every change is a step that Back undoes. */
+/** A choice of the page itself, such as the image or the step. The browser's Back undoes a change. */
 export function useChoice(name: string): [string | null, (value: string | number | null) => void] {
   const now = () => recalled(studioHost, "")[name] ?? null;
   const [value, setValue] = useState(now);
@@ -65,7 +65,7 @@ export function useChoice(name: string): [string | null, (value: string | number
   return [value, (next) => remember(studioHost, "", { [name]: next }, true)];
 }
 
-/** A link to another view of the same run keeps the choices that stand in the address. */
+/** A link to another view of the same run keeps the choices in the address. */
 export function goKeeping(event: MouseEvent): void {
   if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
   event.preventDefault();

@@ -1,4 +1,4 @@
-// One run: what it is, how it trained, and what its network attends to.
+// One run: its facts, its training curves, and its network's attention.
 
 import { html, useContext, useEffect, useRef, useState, type VNode } from "../core/html";
 import { percent } from "../views/maths/words";
@@ -20,7 +20,7 @@ export function RunPage({ id, tab, runs }: { id: string; tab: string | null; run
   const step = Number(chosenStep) || null;
   const back = useContext(Back);
   const followed = useFollowed(id, back);
-  // A new checkpoint is a new choice, and a run that ends has a summary.
+  // Load the run again when it has a new checkpoint or has ended.
   const last = run?.checkpoints.at(-1)?.step ?? null;
   const news = run !== null && followed.state !== null && (followed.checkpoint !== last || followed.state !== run.state);
   useEffect(() => {
@@ -54,7 +54,7 @@ export function RunPage({ id, tab, runs }: { id: string; tab: string | null; run
           <span class=${`st-state st-${state}`}>${{ training: "training now", finished: "finished", stopped: "not finished" }[state]}</span>
           ${run.recipe && run.recipe !== run.title ? html`<span>${run.recipe}</span>` : null}
           ${steps ? html`<span>${steps.toLocaleString("en")} steps</span>` : null}
-          ${run.accuracy === null ? null : html`<span>${percent(run.accuracy)} ${run.kind === "image" ? "of held-out images right" : "right on held-out data"}</span>`}
+          ${run.accuracy === null ? null : html`<span>validation accuracy ${percent(run.accuracy)}</span>`}
           ${parameters(run)}
         </p>
       </div>
@@ -84,7 +84,7 @@ function parameters(run: RunDetail) {
   return typeof count === "number" ? html`<span>${count.toLocaleString("en")} parameters</span>` : null;
 }
 
-/** Where heads look, asked for again when they have moved. */
+/** Where heads look, loaded again when there are new positions. */
 function HeadsTab({ id, followed }: { id: string; followed: Followed }): VNode {
   const [loaded, setLoaded] = useState<Loaded>({ ...EMPTY, busy: true });
   const seen = useRef(-1);
@@ -97,7 +97,7 @@ function HeadsTab({ id, followed }: { id: string; followed: Followed }): VNode {
     if (busy.current || seen.current === followed.heads) return;
     const first = seen.current < 0;
     seen.current = followed.heads;
-    // What is there is shown at once; the numbers of the run, which say whether there is more, come later.
+    // Show the available data at once; the metrics, which tell whether there is more, arrive later.
     if (!first && followed.heads === 0) return;
     busy.current = true;
     api

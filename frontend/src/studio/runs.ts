@@ -1,4 +1,4 @@
-// The list of runs: searched, sorted, grouped by recipe. Of a long list a part is drawn, and the rest is one search away.
+// The list of runs, with search, sorting and grouping by recipe. Only a part of a long list is drawn at first.
 
 import { html, useMemo, useState, type VNode } from "../core/html";
 import { rememberedList, rememberList } from "../core/memory";
@@ -8,9 +8,9 @@ import { toRun } from "./route";
 
 export type Sorting = "latest" | "name" | "accuracy";
 const SORTINGS: [Sorting, string][] = [["latest", "latest first"], ["name", "by name"], ["accuracy", "most accurate first"]];
-/** Runs that are drawn before one asks for more. */
+/** How many runs are drawn at first. */
 const FIRST = 100;
-/** Fewer runs than this are seen at a glance. */
+/** A list with fewer runs needs no search. */
 const FEW = 8;
 
 /** Runs that contain every word, in order. The server's order is the latest first, the example last. */
@@ -52,7 +52,7 @@ export function Runs({ runs, current, folder }: RunsProps): VNode {
   const shown = useMemo(() => found(runs ?? [], words, sorting), [runs, words, sorting]);
   if (!runs) return html`<aside class="st-runs" aria-label="runs"></aside>` as VNode;
   const ahead = shown.slice(0, most);
-  // The run that is open stays in sight.
+  // The open run stays visible.
   const open = shown.find(({ id }) => id === current);
   const drawn = open && !ahead.includes(open) ? [open, ...ahead] : ahead;
   const item = (run: RunSummary) => html`<${Item} key=${run.id} run=${run} current=${run.id === current} />`;
@@ -72,7 +72,7 @@ export function Runs({ runs, current, folder }: RunsProps): VNode {
       : html`<ul>${drawn.map(item)}</ul>`}
     ${shown.length > most ? html`<button type="button" class="st-more" onClick=${() => setMost(most + 5 * FIRST)}>${(shown.length - most).toLocaleString("en")} more</button>` : null}
     ${words && !shown.length ? html`<p class="st-quiet">No run contains “${words}”.</p>` : null}
-    ${runs.length && runs.every((run) => run.example) ? html`<p class="st-quiet">What you train in the folder <b>${folder}</b> appears here: <code>regard train demo</code></p>` : null}
+    ${runs.length && runs.every((run) => run.example) ? html`<p class="st-quiet">Runs in the folder <b>${folder}</b> appear here. Start one: <code>regard train demo</code></p>` : null}
   </aside>` as VNode;
 }
 

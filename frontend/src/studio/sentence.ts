@@ -1,4 +1,4 @@
-// Type a sentence; see what the network writes, or guesses, and where it looked.
+// Type a sentence; see what the network writes or guesses, and where it looks.
 
 import { recalled, remember } from "../core/memory";
 import { studioHost } from "./host";
@@ -47,14 +47,14 @@ export function SentenceTab({ run, step, runs }: { run: RunDetail; step: number 
           )
         : !run.suggestion?.includes("<mask>")
         ? null
-        : html`<button type="button" onClick=${() => setText(`${text.trimEnd()} <mask>`)}>+ a word to guess</button>`}
+        : html`<button type="button" onClick=${() => setText(`${text.trimEnd()} <mask>`)}>+ masked word</button>`}
       <${Compare} run=${run} step=${step} runs=${runs} value=${versus} onChange=${setVersus} />
     </div>
-    ${other ? html`<p class="st-quiet st-minus">Shown is the difference: this network minus ${versus}. Purple gets more, orange less.</p>` : null}
+    ${other ? html`<p class="st-quiet st-minus">The maps show this network minus ${versus}: purple is more weight, orange is less.</p>` : null}
     <${Shown} ...${loaded}>
     ${told?.said !== undefined
       ? html`<p class="st-said">It writes <output class=${told.right ? "st-good" : "st-bad"}>${told.said || "nothing"}</output>
-          ${told.right ? html`<span class="st-good">✓ right</span>` : html`<span class="st-bad">✗ it should be</span> <span>${told.answer}</span>`}</p>`
+          ${told.right ? html`<span class="st-good">✓ right</span>` : html`<span class="st-bad">✗ expected</span> <span>${told.answer}</span>`}</p>`
       : null}
     ${told?.masked?.length
       ? html`<p class="st-said">${told.masked.map((guesses, i) => html`<span key=${i}>${told.masked!.length > 1 ? `word ${i + 1}: ` : "It guesses "}${guesses.slice(0, 3).map(({ label, chance }) => html`<output>${label}</output> <span class="st-quiet">${percent(chance)}</span> `)}</span>`)}</p>`

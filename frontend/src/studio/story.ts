@@ -1,4 +1,4 @@
-// The page that opens: how a network learns where to look, with the latest run of this folder in it.
+// The start page: how a network learns where to look, with the latest run of this folder.
 
 import { html, useContext, useEffect, useMemo, useState, type VNode } from "../core/html";
 import type { Host } from "../core/host";
@@ -25,7 +25,7 @@ export function StoryPage({ runs }: { runs: RunSummary[] | null }): VNode {
       gone = true;
     };
   }, [runs === null, own?.id, back]);
-  // A photo of the person's own is shown to the network of the run that the page shows.
+  // The user's own photo is classified by the network of the run on this page.
   const host: Host = useMemo(
     () => ({
       ...studioHost,

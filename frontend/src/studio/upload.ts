@@ -1,20 +1,20 @@
-// A person's own image: scaled down here if it is large, with its thumbnail, and what the network will see of it.
+// The user's own image: scaled down if it is large, with a thumbnail and a note on how the network crops it.
 
 export interface Upload {
   name: string;
-  /** What is sent. */
+  /** The file to send. */
   content: Blob;
-  /** An address of the image for this page alone. */
+  /** A URL of the image that is valid only on this page. */
   thumbnail: string;
-  /** How it is cut and scaled, in words. */
+  /** How it is cropped and scaled, as text. */
   note: string;
 }
 
-/** Longest side of what is sent, and the size of a file that is scaled down whatever its sides. */
+/** The longest side to send, and the file size above which an image is always scaled down. */
 export const LONGEST = 2048;
 const LARGE = 4 * 2 ** 20;
 
-/** The size to send an image in: as it is, or with its longest side cut down. */
+/** The size to send an image in: unchanged, or with its longest side limited. */
 export function sentSize(width: number, height: number, bytes: number): [number, number] {
   const longest = Math.max(width, height);
   if (longest <= LONGEST && bytes <= LARGE) return [width, height];
@@ -22,7 +22,7 @@ export function sentSize(width: number, height: number, bytes: number): [number,
   return [Math.max(1, Math.round(width * factor)), Math.max(1, Math.round(height * factor))];
 }
 
-/** What the network sees of an image: the middle of it in its own proportions, scaled to its own size. */
+/** What the network sees of an image: the center crop with the network's aspect ratio, scaled to its input size. */
 export function cropNote(width: number, height: number, shape: readonly [number, number, number] | null): string {
   const whole = `${width.toLocaleString("en")} × ${height.toLocaleString("en")} pixels`;
   if (!shape) return whole;
@@ -34,7 +34,7 @@ export function cropNote(width: number, height: number, shape: readonly [number,
   return `The network sees ${cut}, ${w === wide && h === tall ? "as they are" : `scaled to ${wide} × ${tall}`}.`;
 }
 
-/** A file ready to be sent. What the browser cannot read is sent as it is: the server says what is wrong with it. */
+/** A file ready to be sent. A file that the browser cannot read is sent unchanged: the server explains the problem. */
 export async function prepare(file: File, shape: readonly [number, number, number] | null): Promise<Upload> {
   const plain = { name: file.name || "pasted image", content: file as Blob, thumbnail: "", note: "" };
   let picture: ImageBitmap;
@@ -57,7 +57,7 @@ function drawn(picture: ImageBitmap, width: number, height: number, type: string
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = [width, height];
   const pen = canvas.getContext("2d")!;
-  pen.fillStyle = "#ffffff"; // as the server shows what is transparent
+  pen.fillStyle = "#ffffff"; // the server also shows transparent pixels as white
   pen.fillRect(0, 0, width, height);
   pen.imageSmoothingQuality = "high";
   pen.drawImage(picture, 0, 0, width, height);

@@ -1,4 +1,4 @@
-// Curves against steps: what was measured while a network learned, and on what was held out; other runs beside it.
+// Training and validation curves against steps, with other runs for comparison.
 
 import { type Draw, type Size } from "../core/canvas";
 import type { Pen } from "../core/pen";
@@ -6,7 +6,7 @@ import type { Theme } from "../core/theme";
 import { lineOf } from "../maps/legend";
 import { brief, percent } from "./maths/words";
 
-/** What was measured at one step, by name. */
+/** The metrics of one step, by name. */
 export type Line = Record<string, number | null>;
 
 interface Series {
@@ -19,7 +19,7 @@ export function series(lines: Line[], name: string): Series {
   return { steps: found.map((line) => line.step as number), values: found.map((line) => line[name] as number) };
 }
 
-/** A running average that forgets: each value counts as much as the last 1/(1 − memory) together. */
+/** An exponential moving average over about 1/(1 − memory) values. */
 export function smooth(values: number[], memory: number): number[] {
   let [total, weight] = [0, 0];
   return values.map((value) => {
@@ -42,14 +42,14 @@ export interface ChartProps {
   others: Overlaid[];
 }
 
-/** A run beside the one that is shown. */
+/** Another run in the chart. */
 export interface Overlaid {
   id: string;
   title: string;
   lines: Line[];
 }
 
-/** The value at a step: the first one from there on, or the last. */
+/** The value at a step: the first at or after it, else the last. */
 export function valueAt({ steps }: Series, values: number[], step: number | null): number | undefined {
   if (step === null) return values.at(-1);
   const after = steps.findIndex((one) => one >= step);
@@ -79,7 +79,7 @@ export function chart({ title, lines, name, memory, log, share, others }: ChartP
   const draw: Draw = (pen, size, theme) => {
     text(pen, title, MARGIN.left, 12, theme.ink, theme, "left", true);
     axes(pen, size, theme, { low, high, log, last, say, x, y });
-    if (!train.steps.length && !held.steps.length) text(pen, "nothing yet", size.width / 2, size.height / 2, theme.muted, theme, "center");
+    if (!train.steps.length && !held.steps.length) text(pen, "no data yet", size.width / 2, size.height / 2, theme.muted, theme, "center");
     pen.lineWidth = 1;
     pen.strokeStyle = theme.hover;
     pen.globalAlpha = 0.22;
@@ -108,9 +108,9 @@ export function chart({ title, lines, name, memory, log, share, others }: ChartP
     });
     const right = size.width - MARGIN.right;
     const [trained, kept] = [valueAt(train, soft, over), valueAt(held, held.values, over)];
-    if (kept !== undefined) text(pen, `held out ${say(kept)}`, right, 12, theme.accent, theme, "right", true);
-    const room = kept === undefined ? 0 : pen.measureText(`held out ${say(kept)}`).width + 14;
-    // On a narrow page the name of the chart goes first.
+    if (kept !== undefined) text(pen, `validation ${say(kept)}`, right, 12, theme.accent, theme, "right", true);
+    const room = kept === undefined ? 0 : pen.measureText(`validation ${say(kept)}`).width + 14;
+    // On a narrow page the chart's title has priority over the training value.
     const begins = trained === undefined ? 0 : right - room - pen.measureText(`training ${say(trained)}`).width;
     if (trained !== undefined && begins > MARGIN.left + pen.measureText(title).width + 14) text(pen, `training ${say(trained)}`, right - room, 12, theme.hover, theme, "right", true);
     if (over !== null) {
@@ -132,7 +132,7 @@ export function chart({ title, lines, name, memory, log, share, others }: ChartP
     const own = valueAt(held, held.values, over) ?? valueAt(train, soft, over);
     const rest = beside.map((one) => {
       const value = valueAt(one.kept, one.kept.values, over) ?? valueAt(one.trained, one.soft, over);
-      if (value === undefined) return `${one.title}: nothing yet`;
+      if (value === undefined) return `${one.title}: no data yet`;
       const apart = own === undefined ? 0 : value - own;
       return `${one.title}: ${say(value)}${own === undefined ? "" : ` (${apart < 0 ? "−" : "+"}${share ? `${(100 * Math.abs(apart)).toFixed(1)} points` : brief(Math.abs(apart), 3)})`}`;
     });

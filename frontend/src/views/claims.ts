@@ -39,7 +39,7 @@ interface Theorem {
   does: "proves" | "refutes";
 }
 
-/** Texts with formulas are HTML that Python made: escaped words, and MathML. */
+/** Texts with formulas are HTML made by Python: escaped text and MathML. */
 interface Claim {
   id: string;
   topic: string;
@@ -75,7 +75,7 @@ export function ClaimsView({ payload, host }: ViewProps): VNode {
   const listed = (choices: Record<string, string>) => new Set((choices.open ?? "").split(",").filter((id) => claims.some((claim) => claim.id === id)));
   const [open, setShown] = useState<Set<string>>(() => listed(recalled(host, "claims")));
   useRecalled(host, "claims", (choices) => setShown(listed(choices)));
-  // What is open stands in the address, as long as one can read it there.
+  // The open statements are kept in the address, unless there are too many to read.
   const setOpen = (next: Set<string>) => {
     setShown(next);
     remember(host, "claims", { open: next.size && next.size <= 12 ? [...next].join(",") : null }, true);
@@ -130,9 +130,9 @@ export function ClaimsView({ payload, host }: ViewProps): VNode {
           <//>`,
         )}
         <${Toggle} label="misconceptions only" checked=${wrong} onChange=${setWrong} />
-        <${Select} label="from" value=${source} options=${[["all", "all sources"], ...Object.entries(sources)]} onChange=${setSource} />
+        <${Select} label="source" value=${source} options=${[["all", "all sources"], ...Object.entries(sources)]} onChange=${setSource} />
       </div>
-      ${shown.length ? null : html`<p class="rg-hint">No statement is left by these filters.</p>`}
+      ${shown.length ? null : html`<p class="rg-hint">No statement matches these filters.</p>`}
       ${topics.map((topic) => {
         const here = shown.filter((claim) => claim.topic === topic);
         return here.length
@@ -213,11 +213,11 @@ function checked({ proved }: Claim) {
 function evidence(claim: Claim, found: Found | null, problem: string, asking: boolean) {
   if (problem) return html`<p class="rg-problem" role="alert">${problem}</p>`;
   if (!found) {
-    if (claim.slow) return html`<p>It trains a model, which takes minutes: <code>regard verify --slow --id ${claim.id}</code></p>`;
-    return html`<p>${asking ? "Examining it now …" : html`Not examined here: <code>regard verify --id ${claim.id}</code>`}</p>`;
+    if (claim.slow) return html`<p>This check trains a model, which takes minutes. Run <code>regard verify --slow --id ${claim.id}</code></p>`;
+    return html`<p>${asking ? "Checking it now …" : html`Not checked here. Run <code>regard verify --id ${claim.id}</code>`}</p>`;
   }
   return html`
-    ${found.agrees ? null : html`<p class="rg-problem" role="alert">Evidence and record disagree.</p>`}
+    ${found.agrees ? null : html`<p class="rg-problem" role="alert">The evidence contradicts the recorded verdict.</p>`}
     ${found.picture ? html`<p><img src=${found.picture.address} alt=${found.picture.words} /></p>` : null}
     ${found.parts.map(
       (part) => html`<div class="rg-part">
@@ -228,7 +228,7 @@ function evidence(claim: Claim, found: Found | null, problem: string, asking: bo
         <p class="rg-numbers">${part.numbers.map(([name, value]) => `${name} ${value}`).join(" · ")}</p>
       </div>`,
     )}
-    <p class="rg-hint">Examined in ${brief(found.seconds, 2)} s.</p>
+    <p class="rg-hint">Checked in ${brief(found.seconds, 2)} s.</p>
   `;
 }
 
@@ -242,7 +242,7 @@ interface LedgerProps {
 const LABEL = 92;
 const LINE = 26;
 
-/** All of them at a glance: a square for each, by topic. */
+/** An overview of all statements: a square for each, by topic. */
 function Ledger({ claims, topics, shown, visit }: LedgerProps) {
   const [over, setOver] = useState<Claim | null>(null);
   const rows = topics.map((topic) => claims.filter((claim) => claim.topic === topic).sort((a, b) => VERDICTS.indexOf(a.verdict) - VERDICTS.indexOf(b.verdict)));

@@ -1,4 +1,4 @@
-// Two sets of maps side by side, and the second less the first. A cell under the pointer is marked in all three.
+// Two sets of maps side by side, and the second minus the first. The cell under the pointer is marked in all three.
 
 import { html, useEffect, useMemo, useState, type VNode } from "../core/html";
 import { Select } from "../core/controls";
@@ -34,10 +34,10 @@ export interface ComparedLayer {
   other_name: string;
   heads: number[];
   sides: [Side, Side];
-  /** Places of queries and of keys that belong together: on the first side, on the second. */
+  /** Pairs of matching queries and of matching keys: the index on the first side, the index on the second. */
   rows: [number, number][];
   columns: [number, number][];
-  /** For each head, how much of the attention moved. */
+  /** For each head, the share of the attention that differs. */
   change: number[];
 }
 
@@ -154,7 +154,7 @@ function tableOf(payload: Payload<Meta>, layer: number, head: number, side: numb
   return makeTable(weightsOf(payload, layer, head, 2), about.columns.length, rows.map((row) => asks[row]), about.columns.map(([column]) => reads[column]), false, rows.map((row) => visible[row]));
 }
 
-/** The cell of another side that belongs to the one under the pointer. */
+/** The matching cell on another side. */
 export function cellOn(about: ComparedLayer, over: { side: number; cell: Cell } | null, side: number): Cell | null {
   if (!over || over.side === side) return over?.cell ?? null;
   const across = (pairs: [number, number][], at: number): number => {
@@ -167,7 +167,7 @@ export function cellOn(about: ComparedLayer, over: { side: number; cell: Cell } 
 }
 
 function describe(about: ComparedLayer, head: number, tables: Table[], over: { side: number; cell: Cell } | null, titles: string[]): string {
-  const start = `${about.name} · head ${about.heads[head]} · ${percent(about.change[head])} of the attention moved`;
+  const start = `${about.name} · head ${about.heads[head]} · ${percent(about.change[head])} of the attention differs`;
   const cells = [0, 1, 2].map((side) => cellOn(about, over, side));
   const said = tables.map((table, side) => {
     const cell = cells[side];

@@ -17,7 +17,7 @@ export function grayPlane(plane: Plane, low: number, high: number): HTMLCanvasEl
   return pixels(plane.columns, plane.rows, (i) => GRAYS[Math.min(255, Math.max(0, Math.round((plane.data[i] - low) * scale)))]);
 }
 
-/** How far two planes are apart, on a scale of powers of ten from 10⁻⁸ to 1 of `largest`. */
+/** The difference of two planes on a logarithmic scale, from 10⁻⁸ to 1 times `largest`. */
 export function differencePlane(a: Plane, b: Plane, largest: number, ramp: Ramp): HTMLCanvasElement {
   const colors = table(ramp);
   return pixels(a.columns, a.rows, (i) => {
@@ -26,7 +26,7 @@ export function differencePlane(a: Plane, b: Plane, largest: number, ramp: Ramp)
   });
 }
 
-/** A plane as large as it fits, and where on it a pixel lies. */
+/** Draws a plane in the full size of the picture, with an optional mark on it. */
 export function drawPlane(image: HTMLCanvasElement, mark: Mark | null): Draw {
   return (pen, { width, height }, theme) => {
     pen.imageSmoothingEnabled = false;
@@ -52,12 +52,12 @@ export interface Mark {
 
 export const WINDOW = 13;
 
-/** A window of the grid around a place, inside the grid where that is large enough. */
+/** A window of the grid around a pixel, kept inside the grid if the grid is large enough. */
 export function windowAround(at: number, size: number): number {
   return Math.max(0, Math.min(size - WINDOW, Math.round(at) - (WINDOW - 1) / 2));
 }
 
-/** Nine maps in the order of the kernel's taps, each from 0 to its largest weight, around the place that asks. */
+/** Nine maps in the order of the kernel's taps, each scaled from 0 to its largest weight, around the query. */
 export function drawHeads(axes: { rows: AxisMatrix[]; columns: AxisMatrix[] }, asks: Asks, kernel: number[][]): Draw {
   return (pen, { width, height }, theme) => {
     const taps = kernel.length;
@@ -93,7 +93,7 @@ export function drawHeads(axes: { rows: AxisMatrix[]; columns: AxisMatrix[] }, a
   };
 }
 
-/** The output that asks, and the place of the image that it stands for. */
+/** The query: an output pixel, and the image position that it corresponds to. */
 export interface Asks {
   row: number;
   column: number;
@@ -122,13 +122,13 @@ export interface Curve {
 export const FLOOR = 1e-17;
 const MARGIN = { left: 52, right: 14, top: 12, bottom: 34 };
 
-/** Where a sharpness lies in the chart, and back. */
+/** The position of a sharpness in the chart, and the inverse. */
 export function chartAlpha(x: number, width: number, highest: number): number {
   const inside = (x - MARGIN.left) / (width - MARGIN.left - MARGIN.right);
   return highest * Math.min(1, Math.max(0, inside));
 }
 
-/** The largest error and what is proven about it, on a scale of powers of ten, against the sharpness. */
+/** The largest error and its proven bound against the sharpness, on a logarithmic scale. */
 export function drawError(curve: Curve[], now: Curve, highest: number): Draw {
   return (pen, { width, height }, theme) => {
     const [w, h] = [width - MARGIN.left - MARGIN.right, height - MARGIN.top - MARGIN.bottom];

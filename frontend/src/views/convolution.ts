@@ -1,4 +1,4 @@
-// Nine Gaussian heads that become a 3×3 convolution as they sharpen: what is measured, and what is proven.
+// Nine Gaussian heads that become a 3×3 convolution as they sharpen: the measured error and its proven bound.
 
 import { html, useMemo, useRef, useState, type VNode } from "../core/html";
 import { Picture, type Size } from "../core/canvas";
@@ -24,7 +24,7 @@ const BORDER_NAMES: Record<Border, string> = {
   native: "none: attend to existing pixels",
 };
 
-/** The slider is fine where the picture changes most. */
+/** The slider has a finer scale where the picture changes most. */
 const alphaAt = (position: number) => HIGHEST * position ** 2;
 const positionOf = (alpha: number) => Math.sqrt(alpha / HIGHEST);
 
@@ -125,8 +125,8 @@ export function ConvolutionView({ payload, host }: ViewProps): VNode {
   return html`<${Frame} name="convolution" title="Attention is convolution" subtitle=${subtitle} host=${host} keys=${keys} controls=${controls}
     footer=${html`<span>T = 2 Σ e^(−αr²) = ${small(T)}</span>
       <span>leak of one axis ≤ 2T/(1+T) = ${small(shiftLeak(alpha, 1))}</span>
-      <span>of both: 2(1 − 1/(1+T)²) = ${small(leak)}</span>
-      <span>bound = leak · Σ|w| · max|x|, and rounding</span>`}>
+      <span>leak of both axes: 2(1 − 1/(1+T)²) = ${small(leak)}</span>
+      <span>bound = leak · Σ|w| · max|x| + rounding</span>`}>
     <div ref=${place} class="rg-convolution">
       ${problem ? html`<p class="rg-problem" role="alert">${problem}</p>` : null}
       <section class="rg-planes">
@@ -146,7 +146,7 @@ export function ConvolutionView({ payload, host }: ViewProps): VNode {
               ),
             )}
           </div>
-          <p class="rg-hint">Each weight is a head's<br />value; its place is where<br />the head looks.</p>
+          <p class="rg-hint">Each head has one weight,<br />at the offset where<br />it looks.</p>
         </div>
         <div class="rg-nine">
           <h3>Where each head looks from the marked pixel</h3>
@@ -172,12 +172,12 @@ interface PlanesProps {
   setting: Setting;
   row: number;
   column: number;
-  /** The place of the image that the output stands for. */
+  /** The image position that the output corresponds to. */
   middle: [number, number];
   look: (x: number, y: number, event: Event, size: Size) => void;
 }
 
-/** The image, what attention makes of it, what the convolution does, and how far they are apart. */
+/** The image, the output of attention, the output of the convolution, and their difference. */
 function Planes({ image, exact, attended, now, setting, row, column, middle, look }: PlanesProps) {
   const theme = useTheme();
   const [low, high] = range(exact);
@@ -221,7 +221,7 @@ function range(plane: Plane): [number, number] {
   return [low, high > low ? high : low + 1];
 }
 
-/** The middle of an image file in gray, decoded by the browser itself. */
+/** The central square of an image file in gray, decoded by the browser. */
 async function grayOf(file: File, size: number): Promise<Plane> {
   const bitmap = await createImageBitmap(file);
   const side = Math.min(bitmap.width, bitmap.height);

@@ -20,7 +20,7 @@ interface Place {
   head: number;
 }
 
-const SECONDS = 8; // a whole training, played
+const SECONDS = 8; // to play a whole training
 
 export function HeadsView({ payload, host }: ViewProps): VNode {
   const meta = payload.meta as HeadsMeta;
@@ -43,7 +43,7 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
   const [locked, setLocked] = useState<Place | null>(() => kept(recalled(host, "heads")).place);
   const [hovered, setHovered] = useState<Place | null>(null);
   const ranges = useMemo(() => rangesOf(moments, wholeGrid, scale), [moments, wholeGrid, scale]);
-  // A run that goes on brings a longer trajectory; who looked at its end goes on looking at its end.
+  // A running training extends the trajectory; a view at its end stays at the end.
   const end = useRef(last);
   useEffect(() => {
     const before = end.current;
@@ -108,9 +108,9 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
   const footer = html`
     <span>${flat ? "thick: half of a head's weight lies inside; thin: 90 %" : "solid: half of a head's weight lies inside; dashed: 90 %; +: the query"}</span>
     <span>offsets are key − query${flat ? "" : ", rows down"}${merged ? "; a square is a token of that layer, the unit of its offsets and sharpness" : ""}</span>
-    ${merged && scale === "grid" ? html`<span>layers of different grids are drawn to scales of their own</span>` : null}
+    ${merged && scale === "grid" ? html`<span>layers with different grids have different scales</span>` : null}
     ${meta.layers.some((layer) => layer.fitted) ? html`<span>centers and sharpness are those of the Gaussians that fit the maps best</span>` : html`<span>centers and sharpness are the heads' own parameters: nothing is reconstructed, the residual is 0</span>`}
-    ${missing ? html`<span class="rg-warn">${missing} ${missing === 1 ? "head spreads" : "heads spread"} without end and ${missing === 1 ? "has" : "have"} no contour</span>` : null}
+    ${missing ? html`<span class="rg-warn">${missing} ${missing === 1 ? "head has" : "heads have"} no contour: the sharpness is not positive</span>` : null}
   `;
   return html`<${Frame}
     name="heads"
@@ -157,7 +157,7 @@ function Panel({ state, onHover, onPick, onMove }: PanelProps) {
     onKey=${(key: string) => {
       if (key !== "ArrowUp" && key !== "ArrowDown") return false;
       const by = key === "ArrowDown" ? 1 : -1;
-      // The keyboard moves among the heads of the layer that has the focus.
+      // Arrow keys move among the heads of the focused layer.
       const now = state.active ?? (by > 0 ? -1 : layer.heads);
       onMove({ layer: state.layer, head: (now + by + layer.heads) % layer.heads });
       return true;
@@ -171,7 +171,7 @@ function Panel({ state, onHover, onPick, onMove }: PanelProps) {
 function Inspector({ moments, place, time, range }: { moments: Moments; place: Place | null; time: number; range: Range }) {
   const theme = useTheme();
   const legend = html`<${Picture} draw=${drawLegend(range.low, range.high)} height=${28} label="color scale of the sharpness" />`;
-  if (!place) return html`<aside class="rg-inspector">${legend}<p class="rg-hint">Point at a head to see its map and the way it has come; click to keep it.</p></aside>`;
+  if (!place) return html`<aside class="rg-inspector">${legend}<p class="rg-hint">Point at a head to see its map and its path; click to keep it selected.</p></aside>`;
   const state: InspectorState = { moments, layer: place.layer, head: place.head, time };
   return html`<aside class="rg-inspector">
     ${legend}
@@ -190,7 +190,7 @@ function Curve({ meta, moments, time, onGo }: { meta: HeadsMeta; moments: Moment
   return html`<${Picture} draw=${drawCurve(meta.curve, moments, time)} height=${56} label="validation accuracy" cursor="pointer" onPress=${go} />`;
 }
 
-/** Panels side by side, where there is room. */
+/** The number of panels side by side, if there is room. */
 function columnsFor(layers: number): number {
   if (layers <= 4) return layers;
   return layers <= 6 || layers === 9 ? 3 : 4;
@@ -208,7 +208,7 @@ function describe(moments: Moments, meta: HeadsMeta, time: number, place: Place 
   const step = moments.step(time);
   const when = meta.steps.length === 1 ? "" : step === 0 ? "before training" : `step ${step.toLocaleString("en")}`;
   const before = meta.curve.filter(([at]) => at <= step);
-  const right = before.length ? `${percent(before[before.length - 1][1])} of held-out ${meta.layers.every(({ axes }) => axes === 2) ? "images" : "samples"} right` : "";
+  const right = before.length ? `validation accuracy ${percent(before[before.length - 1][1])}` : "";
   if (!place) return [when, right].filter(Boolean).join(" · ") || `${meta.layers.length} layers`;
   const head = moments.at(place.layer, place.head, time);
   const { name, axes, grid } = meta.layers[place.layer];
@@ -217,5 +217,5 @@ function describe(moments: Moments, meta: HeadsMeta, time: number, place: Place 
   const unit = merged && grid ? `, in tokens of ${sizeText(grid)}` : "";
   const sharp = sharpness(head, axes);
   const fit = head.fit === null ? "" : `fit ${head.fit.toFixed(2)}`;
-  return [when, `${name} head ${moments.number(place.layer, place.head)}`, `${center}${unit}`, sharp > 0 ? `sharpness ${sharp.toPrecision(3)}` : "no sharpness", fit].filter(Boolean).join(" · ");
+  return [when, `${name} head ${moments.number(place.layer, place.head)}`, `${center}${unit}`, sharp > 0 ? `sharpness ${sharp.toPrecision(3)}` : "no positive sharpness", fit].filter(Boolean).join(" · ");
 }

@@ -1,4 +1,4 @@
-// Image attention: pick a patch (or the class token), see where every head of every layer looks from there.
+// Image attention: choose a patch (or the class token) and see where every head of every layer looks from there.
 
 import { html, useEffect, useMemo, useState, type VNode } from "../core/html";
 import { Picture, pixels, type Size } from "../core/canvas";
@@ -29,7 +29,7 @@ interface Meta {
   image: boolean;
   rollout: boolean;
   opening?: Opening;
-  /** Maps minus other maps: small, so that each is seen on a scale of its own. */
+  /** Whether these are differences of maps: they are small, so each has its own scale. */
   difference?: boolean;
 }
 
@@ -63,9 +63,9 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const locked = fitChoice(chosen, layers, meta.rollout);
   const shown = hovered ? fitChoice(hovered, layers, meta.rollout) : locked;
   const layer = layers[shown.layer];
-  // Rollout goes back to the first layer's patches, which may be smaller than those that ask.
+  // Rollout is over the first layer's patches, which may be smaller than the query's.
   const about = shown.which === "rollout" && rollout ? { ...layer.about, grid: rollout.source.about.grid, prefix: rollout.source.about.prefix } : layer.about;
-  // Colors of weights and colors of the image would not be told apart.
+  // In gray, the image's own colors cannot be mistaken for colors of weights.
   const image = style === "color" ? gray : original;
   const aspect = image ? image.height / image.width : about.grid[0] / about.grid[1];
   const row = useMemo(() => rowOf(layer, shown, query, rollout), [layer, shown.which, shown.layer, query]);
@@ -81,7 +81,7 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const changeStyle = (next: Style) => {
     setStyle(next);
     if (next !== "outlines") return;
-    // Lines around everything would say nothing; and the heads of the layer lie beside each other, on the photo.
+    // Outlines around the whole mass would show nothing, and they are for comparing the heads of one layer.
     if (mass === 1) setMass(0.6);
     setBlock(true);
   };
@@ -125,11 +125,11 @@ export function ImageView({ payload, host }: ViewProps): VNode {
     <${Select} label="head" value=${String(locked.which)} options=${headOptions(layers[locked.layer], meta.rollout)} onChange=${(value: string) => choose(locked.layer, asWhich(value))} />
     <${Select} label="compare with" value=${other ? spelled(other) : ""} options=${secondOptions(layers, locked)} onChange=${(value: string) => setBeside(value || null)} />
     ${image ? html`<${Choices} label="overlay" value=${style} options=${[["color", "Color"], ["spotlight", "Spotlight"], ["outlines", "Outlines"], ["map", "Map"]]} onChange=${changeStyle} />` : null}
-    <${Slider} label="the strongest" value=${mass} min=${0.05} max=${1} step=${0.05} text=${`${Math.round(100 * mass)} %`} onInput=${setMass} />
+    <${Slider} label="mass shown" value=${mass} min=${0.05} max=${1} step=${0.05} text=${`${Math.round(100 * mass)} %`} onInput=${setMass} />
     ${style === "map" || style === "outlines" ? null : html`<${Slider} label="strength" value=${opacity} min=${0} max=${1} step=${0.05} text=${`${Math.round(100 * opacity)} %`} onInput=${setOpacity} />`}
     ${style === "outlines" ? null : html`<${Toggle} label="smooth" checked=${smooth} onChange=${setSmooth} /><${Toggle} label="one scale for all heads" checked=${shared} onChange=${setShared} />`}
     ${layers.length > 1 ? html`<${Choices} label="heads of" value=${block ? "layer" : "all"} options=${[["all", "All layers"], ["layer", "This layer"]]} onChange=${(value: string) => setBlock(value === "layer")} />` : null}
-    ${block ? null : html`<${Select} label="thumbnails" value=${order} options=${ORDERS} onChange=${setOrder} /><${Toggle} label="without uniform heads" checked=${structured} onChange=${setStructured} />${patterns.length > 2 ? html`<${Select} label="heads that" value=${pattern} options=${patterns} onChange=${setPattern} />` : null}`}
+    ${block ? null : html`<${Select} label="thumbnails" value=${order} options=${ORDERS} onChange=${setOrder} /><${Toggle} label="hide uniform heads" checked=${structured} onChange=${setStructured} />${patterns.length > 2 ? html`<${Select} label="pattern" value=${pattern} options=${patterns} onChange=${setPattern} />` : null}`}
   `;
   const parts = { layers, names: merged ? names.map((name, i) => `${name} · ${layers[i].about.grid.join("×")}`) : names, rollout, image, query, shown, locked, style, opacity, smooth, block, shading, aspect, order, structured, mass, off, pattern };
   const hover = (at: Query | null) => {
@@ -178,7 +178,7 @@ interface Parts {
   aspect: number;
   order: Order;
   structured: boolean;
-  /** The share of the weight that is shown: the strongest patches that hold it. */
+  /** The share of the mass to show: the strongest patches that hold it. */
   mass: number;
   /** Heads whose outlines are not drawn. */
   off: ReadonlySet<number>;
@@ -208,7 +208,7 @@ function Main(props: MainProps) {
   }, [row, max, visible, shading.scale, shading.signed, style, opacity, theme, props.mass]);
   const outlines = useMemo(() => {
     if (style !== "outlines" || !row) return [];
-    // A head that is pointed at is shown alone, in its own color.
+    // The head under the pointer is shown alone, in its own color.
     const one = props.shown !== props.locked && typeof props.shown.which === "number" ? [props.shown.which] : null;
     if (typeof props.shown.which !== "number") return [outlineOf(row, about, props.mass, 0, theme)];
     const at = layer.rowOf(queryIn(about, query));
@@ -290,7 +290,7 @@ function outlineOf(row: Float32Array, about: ImageAbout, mass: number, head: num
   return { name: String(about.heads[head] ?? ""), loops: loopsOf(strongest(row.subarray(about.prefix), mass), about.grid), ...lineOf(head, theme) };
 }
 
-/** At the pointer: which patch it is, and how much it gets from the one that looks. */
+/** The tooltip: the patch under the pointer, and its weight from the query. */
 function tipOf(about: ImageAbout, row: Float32Array | null, over: Query | null, query: Query): string | null {
   if (!over || !row) return null;
   const at = over.prefix ?? about.prefix + cellNumber(about.grid, over);
@@ -344,7 +344,7 @@ function imageOf(payload: Payload, gray: boolean): HTMLCanvasElement {
 
 function describeBoth(layers: Layer<ImageAbout>[], first: Choice, second: Choice, query: Query, merged: boolean, less: Float32Array): string {
   const elsewhere = less.reduce((sum, weight) => sum + Math.abs(weight), 0) / 2;
-  return `${headName(layers, first)} and ${headName(layers, second)} · from ${queryName(layers[first.layer].about, query, merged)} · ${percent(elsewhere)} of the attention lies elsewhere`;
+  return `${headName(layers, first)} and ${headName(layers, second)} · from ${queryName(layers[first.layer].about, query, merged)} · ${percent(elsewhere)} of the attention differs`;
 }
 
 function describe(about: ImageAbout, shown: Choice, query: Query, row: Float32Array | null, over: Query | null, merged: boolean, mass: number): string {
@@ -362,7 +362,7 @@ function describe(about: ImageAbout, shown: Choice, query: Query, row: Float32Ar
   let special = 0;
   for (let i = 0; i < about.prefix; i++) special += row[i];
   const held = mass < 1 ? strongest(patches, mass).reduce((a, b) => a + b, 0) : 0;
-  const part = held ? ` · the strongest ${percent(mass)} lie on ${held} of ${patches.length} patches` : "";
+  const part = held ? ` · ${held} of ${patches.length} patches hold ${percent(mass)}` : "";
   const most = best === undefined ? "" : ` · most at ${where(best)}, ${percent(patches[best])}`;
   return `${start}${most}${part}${about.prefix ? ` · ${about.prefix === 1 ? "class token" : "prefix tokens"} ${percent(special)}` : ""}`;
 }

@@ -19,7 +19,7 @@ import type { ViewProps } from "./index";
 interface LongAbout extends LayerAbout {
   /** Queries and keys of a cell. */
   cell: [number, number];
-  /** Queries of a bin of the entropy, and keys of one of the mass received. */
+  /** Queries per bin of the entropy, and keys per bin of the received mass. */
   bin: [number, number];
   /** Whether queries and keys are tokens of the text. */
   named: [boolean, boolean];
@@ -33,7 +33,7 @@ interface Meta {
 }
 
 interface Place {
-  /** Shares of the queries and of the keys. */
+  /** The position as shares of all queries and of all keys. */
   q: number;
   k: number;
 }
@@ -66,7 +66,7 @@ export function LongView({ payload, host }: ViewProps): VNode {
   };
   const received = useMemo(() => curve("received", about.keys / about.bin[1]), [payload, shown.layer, shown.head]);
   const entropy = useMemo(() => curve("entropy", about.queries / about.bin[0]), [payload, shown.layer, shown.head]);
-  // A row that was kept in full has a value for every single key.
+  // A row that was kept in full has a value for every key.
   const rows = about.rows ?? [];
   const full = useMemo(() => {
     if (row < 0 || row >= rows.length || !payload.has(`rows${shown.layer}`)) return null;
@@ -284,7 +284,7 @@ function describe(about: LongAbout, head: number, cells: Cells, measure: Measure
   return `${start} · ${tipText(about, cells, measure, over, tokens)} · keys there receive ${each.toFixed(2)} on average · entropy ${valueAt(entropy, over.q).toFixed(2)}`;
 }
 
-/** The window around the next found token after the middle of the one that is shown. */
+/** The window around the next found token after the middle of the current window. */
 export function nextPlace(view: Window, found: number[], count: number, smallest: number): Window {
   const middle = (view.x + view.share / 2) * count;
   const next = found.find((at) => at > middle + 0.75) ?? found[0];

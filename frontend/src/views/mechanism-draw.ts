@@ -7,7 +7,7 @@ import type { Mode, Theme } from "../core/theme";
 import { betaAt, type Attended, type Matrix, mix, positionOf, softargmax } from "./maths/attention";
 import { brief, percent, subscript, vector } from "./maths/words";
 
-/** Everything that is shown now. */
+/** The current state of the view. */
 export interface Scene {
   query: Matrix;
   key: Matrix;
@@ -29,13 +29,13 @@ export function colorOf(key: number, mode: Mode = "light"): string {
   return colors[key % colors.length];
 }
 
-/** Text that is read on such a ground. */
+/** A text color that is readable on a background color. */
 function onColor(hex: string): string {
   const rgb = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)) as [number, number, number];
   return luminance(rgb) > 0.3 ? "#111" : "#fff";
 }
 
-/** A piece of the plane that holds these points and the origin, with some room. */
+/** The part of the plane that contains these points and the origin, with a margin. */
 export interface Extent {
   x: number;
   y: number;
@@ -50,7 +50,7 @@ export function extentOf(points: Matrix): Extent {
   return { x: (left + right) / 2, y: (low + high) / 2, radius };
 }
 
-/** Between the plane and the picture. */
+/** Maps between the plane and the picture. */
 export function frame({ x, y, radius }: Extent, { width, height }: Size) {
   const scale = Math.min(width, height) / 2 / radius;
   return {
@@ -129,7 +129,7 @@ function label(pen: Pen, text: string, [x, y]: readonly number[], color: string,
   pen.fillText(text, at, Math.min(size.height - 9, Math.max(9, y - 9)));
 }
 
-/** The query and the keys: a key's score is how far it reaches along the query, times the query's length. */
+/** The query and the keys: a key's score is its length along the query, times the query's length. */
 export function drawKeys(scene: Scene, extent: Extent): Draw {
   return (pen, size, theme) => {
     backdrop(pen, size, theme, extent);
@@ -162,19 +162,19 @@ export function drawKeys(scene: Scene, extent: Extent): Draw {
     scene.key.forEach((k, j) => {
       arrow(pen, origin, to(k), colorOf(j, theme.mode), 1.5 + 4 * weights[j]);
       dot(pen, to(k), 6, colorOf(j, theme.mode), scene.picked === j ? theme.ink : theme.background, scene.picked === j ? 2.5 : 1.5);
-      // On the side of the query where the key is, so that the two do not meet.
+      // On the key's side of the query, so that the labels do not overlap.
       const side = q[0] * k[1] - q[1] * k[0] > 0 === q[1] >= 0 ? -1 : 1;
       label(pen, `k${subscript(j + 1)}`, to(k), colorOf(j, theme.mode), theme, size, side);
     });
   };
 }
 
-/** The way of the output as β goes from 0 to ∞. */
+/** The path of the output as β goes from 0 to ∞. */
 export function outputPath(scene: Pick<Scene, "value" | "soft" | "asks">, points = 160): Matrix {
   return Array.from({ length: points + 1 }, (_, i) => mix(softargmax(scene.soft.scores[scene.asks], betaAt(i / points)), scene.value));
 }
 
-/** The values, and the output among them: never outside of their hull. */
+/** The values, and the output, which lies in their convex hull. */
 export function drawValues(scene: Scene, extent: Extent): Draw {
   return (pen, size, theme) => {
     backdrop(pen, size, theme, extent);
@@ -238,7 +238,7 @@ const cross = (a: number[], b: number[], c: number[]) => (b[0] - a[0]) * (c[1] -
 export const ROW = 46;
 export const flowHeight = (keys: number) => 30 + ROW * keys + 62;
 
-/** Scores → weights → output, a row for each key. */
+/** Scores → weights → output, with a row for each key. */
 export function drawFlow(scene: Scene): Draw {
   return (pen, size, theme) => {
     const { asks, soft, hard } = scene;

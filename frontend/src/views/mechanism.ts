@@ -64,7 +64,7 @@ export function MechanismView({ payload, host }: ViewProps): VNode {
   const hard = useMemo(() => attention(vectors.query, vectors.key, vectors.value, Infinity), [vectors]);
   const scene: Scene = { ...vectors, beta, asks, soft, hard, picked };
 
-  // The plane keeps still while something is dragged in it.
+  // The visible part of the plane does not change during a drag.
   const dragging = useRef<{ part: Part; row: number; start: number[]; at: [number, number] } | null>(null);
   const extents = useRef<{ keys: Extent; values: Extent } | null>(null);
   if (!extents.current || !dragging.current) {
@@ -103,7 +103,7 @@ export function MechanismView({ payload, host }: ViewProps): VNode {
     setPicked(picked < keys ? picked : -1);
   };
 
-  /** The key, or else the query that asks, whose tip is near. */
+  /** The key, or else the current query, whose tip is near. */
   const nearest = (x: number, y: number, size: Size): [Part, number] | null => {
     const { to } = frame(extents.current!.keys, size);
     const far = [...vectors.key, vectors.query[asks]].map((v) => Math.hypot(to(v)[0] - x, to(v)[1] - y));
@@ -166,7 +166,7 @@ export function MechanismView({ payload, host }: ViewProps): VNode {
     <span class="rg-presets" role="group" aria-label="β">
       ${presets.map(([name, value]) => html`<${Button} key=${name} pressed=${beta === value} label=${`β = ${name}`} onClick=${() => setBeta(value)}>${name}<//>`)}
     </span>
-    <${Choice} label="what dragging does" value=${way} options=${[["push", "push"], ["stretch", "stretch"]]} onChange=${setWay} />
+    <${Choice} label="what dragging does" value=${way} options=${[["push", "move"], ["stretch", "stretch"]]} onChange=${setWay} />
     <${Button} onClick=${() => choose(example.name)}>reset<//>
   `;
   const square = (width: number) => Math.min(width, 420);
@@ -177,7 +177,7 @@ export function MechanismView({ payload, host }: ViewProps): VNode {
     host=${host}
     keys=${keys}
     controls=${controls}
-    footer=${html`<span>spread of the weights: ${brief(Math.exp(entropy(weights)), 3)} of ${weights.length} keys</span>
+    footer=${html`<span>effective number of keys: ${brief(Math.exp(entropy(weights)), 3)} of ${weights.length} keys</span>
       <span>output = Σ softmax(β · q·kⱼ) vⱼ</span>`}
   >
     <div ref=${place}>
@@ -199,7 +199,7 @@ export function MechanismView({ payload, host }: ViewProps): VNode {
           <${Picture} class="rg-drag" draw=${drawKeys(scene, extents.current.keys)} height=${square} cursor="grab" focusable
             label=${`query ${vector(vectors.query[asks])} and keys ${vectors.key.map((k) => vector(k)).join(", ")}`}
             onDrag=${drag} onPress=${(x: number, y: number, _: MouseEvent, size: Size) => pickAt(x, y, size)} />
-          <p class="rg-hint">Drag a key or the query. A key that moves sideways to the query keeps its score.</p>
+          <p class="rg-hint">Drag a key or the query. Moving a key at right angles to the query keeps its score.</p>
         </section>
         <section class="rg-scores">
           <h3>Scores → weights → output</h3>
@@ -212,7 +212,7 @@ export function MechanismView({ payload, host }: ViewProps): VNode {
           <h3>The output among the values</h3>
           <${Picture} draw=${drawValues(scene, extents.current.values)} height=${square}
             label=${`values ${vectors.value.map((v) => vector(v)).join(", ")}, output ${vector(soft.output[asks])}`} />
-          <p class="rg-hint">It never leaves the values' hull, and ends at the best key's value.</p>
+          <p class="rg-hint">It stays in the convex hull of the values. As β grows, it approaches the value of the best key.</p>
         </section>
         <section class="rg-whole">
           <h3>Weights for every β</h3>
@@ -244,7 +244,7 @@ function Vectors({ part, title, letter, rows, asks, picked, edit, ask, pick }: V
   const name = (i: number) => `${letter}${subscript(i + 1)}`;
   const heading = (i: number) => {
     if (part === "query") return html`<${Button} pressed=${i === asks} label=${`${name(i)} asks`} onClick=${() => ask(i)}>${name(i)}<//>`;
-    // A colored mark beside the name: the color as letters would be too faint to read.
+    // A colored mark beside the name: colored letters would be too faint to read.
     const looks = { borderLeft: `5px solid ${colorOf(i, theme.mode)}`, paddingLeft: "6px", textDecoration: i === picked ? "underline" : "none" };
     return html`<span style=${looks} onClick=${() => pick(i)}>${name(i)}</span>`;
   };

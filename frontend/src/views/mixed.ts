@@ -192,7 +192,7 @@ export function wordsOf(meta: Pick<Meta, "segments" | "tokens">): Word[] {
   );
 }
 
-/** What a token looks at, or who looks at it, by places in the sequence; null where it was not captured. */
+/** The weights from a token, or to it, over the sequence; null if they were not captured. */
 export function weightsOf(layer: Layer, which: ReturnType<typeof asWhich>, token: number, direction: Direction): Float32Array | null {
   const matrix = () => (typeof which === "number" ? layer.matrix(which) : layer.mean());
   if (direction === "from") {
@@ -206,7 +206,7 @@ export function weightsOf(layer: Layer, which: ReturnType<typeof asWhich>, token
   return column;
 }
 
-/** The last word that was captured: it has seen everything. */
+/** The last captured word, which can attend to all tokens before it. */
 function startToken(meta: Meta, layer: Layer): number {
   const rows = layer.about.rows ?? Array.from({ length: layer.queries }, (_, i) => i);
   const words = rows.filter((row) => meta.segments.some((one) => !one.grid && row >= one.start && row < one.start + one.count));

@@ -1,10 +1,10 @@
-// Styles of single views, adopted where the view lives. A page that forbids inline styles allows this.
+// Style sheets of single views, adopted where the view is. This is allowed on pages that forbid inline styles.
 
 import { type RefObject, useLayoutEffect } from "../core/html";
 
 const adopted = new WeakMap<Node, Set<string>>();
 
-/** `text` applies to everything around the element, once, however many views ask for it. */
+/** Adds the style sheet `text` to the document or shadow tree of the element, once. */
 export function useSheet(element: RefObject<HTMLElement>, text: string): void {
   useLayoutEffect(() => {
     if (element.current) adopt(element.current.getRootNode(), text);

@@ -1,4 +1,4 @@
-// Token attention: which token attends to which, in a text, between two, head by head.
+// Token attention: which token attends to which, in one text or between two, for each head.
 
 import { html, useEffect, useMemo, useRef, useState, type VNode } from "../core/html";
 import { Picture, pixels, type Size } from "../core/canvas";
@@ -33,12 +33,12 @@ interface Meta {
   notes: string[];
   rollout: boolean;
   opening?: Opening;
-  /** Maps minus other maps: small, so that each is seen on a scale of its own. */
+  /** Whether these are differences of maps: they are small, so each has its own scale. */
   difference?: boolean;
 }
 
 const THUMBNAIL = 48;
-const SCALES: [Scale, string][] = [["uniform", "against uniform, one scale"], ["map", "up to the map's largest"], ["row", "up to the row's largest"], ["root", "√, for faint weights"]];
+const SCALES: [Scale, string][] = [["uniform", "relative to uniform attention"], ["map", "relative to the map's largest"], ["row", "relative to the row's largest"], ["root", "square root, for faint weights"]];
 const AXES: Record<string, string> = { source: "read", target: "written" };
 
 export function TokensView({ payload, host }: ViewProps): VNode {
@@ -70,7 +70,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   const [compared, setCompared] = useState("");
 
   const locked = fitChoice(chosen, layers, meta.rollout);
-  // All heads of a layer at once are colored arcs over their mean; a head that is pointed at is shown alone.
+  // All heads of a layer together are colored arcs over their mean; a head under the pointer is shown alone.
   const complete = layers[layers.length - 1].complete;
   const together = complete && all && mode === "arcs" && !hovered && layers[locked.layer].heads > 1;
   const shown: Choice = hovered && complete ? fitChoice(hovered, layers, meta.rollout) : together ? { layer: locked.layer, which: "mean" } : locked;
@@ -83,10 +83,10 @@ export function TokensView({ payload, host }: ViewProps): VNode {
       Array.from({ length: about.keys }, (_, i) => (reads ? reads[i] : String(i))),
     ];
   };
-  // Rollout goes back to the first layer's tokens, which may be more than this one's.
+  // Rollout is over the first layer's tokens, which may be more than this layer's.
   const read = shown.which === "rollout" && rollout ? rollout.source : layer;
   const special = useMemo(() => Object.values(meta.tokens).some((list) => list.some(isSpecial)), [payload]);
-  // After generation the rows of one step lie below those of the step before: the first `written` steps may be shown alone.
+  // After generation the rows of all steps are concatenated: `written` limits them to the first steps.
   const steps = layer.about.steps ?? 0;
   const later = written === null ? 0 : Math.max(0, steps - written);
   const cut = ([queries, keys]: [string[], string[]]): [string[], string[]] => [queries.slice(0, queries.length - later), layer.queries === layer.keys ? keys.slice(0, keys.length - later) : keys];
@@ -102,7 +102,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     () => (together ? on.map((head) => ({ name: String(layer.about.heads[head]), head, weights: makeTable(layer.matrix(head), layer.keys, ...cut(labels(layer.about)), hide).weights })) : null),
     [layer, together, hide, later, on],
   );
-  // Rollout of a long text takes a while: a few rows per frame, so that the page goes on answering.
+  // Rollout of a long text takes a while: compute a few rows per frame, so that the page stays responsive.
   useEffect(() => {
     if (shown.which !== "rollout" || !rollout || rollout.done(shown.layer)) return;
     const frame = requestAnimationFrame(() => {
@@ -156,7 +156,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   ];
 
   const rows: AtlasRow[] = layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: sortedHeads(one.about, order, structured, pattern), warn: !one.about.agrees }));
-  // Places on an image, in patches of several sizes, say little without the size.
+  // With patches of several sizes, the name of a patch needs the size of its grid.
   const axis = (name: string, list: string | null, { grid }: TokenAbout) => AXES[list ?? ""] ?? (list && grid && Object.keys(meta.tokens).length > 1 ? `${name} on ${sizeText(grid)}` : name);
   const axes: [string, string] = [axis("queries", layer.about.asks, layer.about), axis("keys", read.about.reads, read.about)];
   const shading: Shading = { scale, top: useMemo(() => mostVisible(layers), [layers]), signed: meta.layers.some((about) => about.signed) };
@@ -168,11 +168,11 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     ${single ? null : html`<${Select} label="head" value=${String(locked.which)} options=${headOptions(layers[locked.layer], meta.rollout)} onChange=${(value: string) => choose(locked.layer, asWhich(value))} />`}
     ${mode === "heat" && !single ? html`<${Select} label="compare with" value=${other ? spelled(other) : ""} options=${secondOptions(layers, locked)} onChange=${(value: string) => setBeside(value || null)} />` : null}
     ${mode === "heat" && !other ? html`<${Select} label="colors" value=${scale} options=${SCALES} onChange=${setScale} />` : null}
-    ${mode === "heat" && isPooled(table) ? html`<${Select} label="pixels show" value=${pooling} options=${[["max", "the largest weight"], ["mass", "the mass"]]} onChange=${setPooling} />` : null}
+    ${mode === "heat" && isPooled(table) ? html`<${Select} label="pixels show" value=${pooling} options=${[["max", "largest weight"], ["mass", "mass"]]} onChange=${setPooling} />` : null}
     ${mode === "arcs" && layers[locked.layer].heads > 1 ? html`<${Toggle} label="all heads of the layer" checked=${all} onChange=${setAll} />` : null}
-    ${single ? null : html`<${Select} label="thumbnails" value=${order} options=${ORDERS} onChange=${setOrder} /><${Toggle} label="without uniform heads" checked=${structured} onChange=${setStructured} />`}
-    ${!single && patterns.length > 2 ? html`<${Select} label="heads that" value=${pattern} options=${patterns} onChange=${setPattern} />` : null}
-    ${steps > 0 ? html`<${Slider} label="written" value=${written ?? steps} min=${0} max=${steps} text=${`${written ?? steps} of ${steps} tokens`} onInput=${(value: number) => setWritten(value === steps ? null : value)} />` : null}
+    ${single ? null : html`<${Select} label="thumbnails" value=${order} options=${ORDERS} onChange=${setOrder} /><${Toggle} label="hide uniform heads" checked=${structured} onChange=${setStructured} />`}
+    ${!single && patterns.length > 2 ? html`<${Select} label="pattern" value=${pattern} options=${patterns} onChange=${setPattern} />` : null}
+    ${steps > 0 ? html`<${Slider} label="generated" value=${written ?? steps} min=${0} max=${steps} text=${`${written ?? steps} of ${steps} tokens`} onInput=${(value: number) => setWritten(value === steps ? null : value)} />` : null}
     ${special ? html`<${Toggle} label="hide special tokens" checked=${hide} onChange=${setHide} />` : null}
     ${Math.max(table.queries.length, table.keys.length) > 24 ? html`<${Slider} label="zoom" value=${Math.log2(view.zoom)} min=${0} max=${5} step=${0.1} text=${`${view.zoom.toFixed(1)}×`} onInput=${(value: number) => zoom(2 ** value / view.zoom)} />` : null}
     ${span ? html`<${Button} label="zoom to the span" onClick=${() => setView(spanView(table, span))} /><${Button} label="clear the span" onClick=${() => (setSpan(null), setView(whole))} />` : null}
@@ -180,7 +180,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   return html`<${Frame}
     name="tokens"
     title="Token attention"
-    subtitle=${other ? compared : describe(layer, shown, table, over, pinned, hide, span, together ? on.length : 0) + (complete ? (opened ? ` · ${meta.opening!.why}` : "") : " · the other heads are being read …")}
+    subtitle=${other ? compared : describe(layer, shown, table, over, pinned, hide, span, together ? on.length : 0) + (complete ? (opened ? ` · ${meta.opening!.why}` : "") : " · loading the other heads …")}
     host=${host}
     keys=${keys}
     controls=${controls}
@@ -228,7 +228,7 @@ function Main({ mode, table, heads, shading, pooling, view, over, pinned, axes, 
     if (cell && cell.q >= 0) onPin(cell.q === pinned ? null : cell.q);
     else if (!cell) onPin(null);
   };
-  /** A zoomed picture is moved; one that is whole, or with Shift, is marked. */
+  /** Dragging pans a zoomed picture; on a whole picture, or with Shift, it marks a span. */
   const drag = (dx: number, dy: number, event: PointerEvent, size: Size, from: [number, number], to: [number, number]) => {
     if (view.zoom === 1 || event.shiftKey) {
       const [start, end] = [find(...from, size), find(...to, size)];
@@ -258,7 +258,7 @@ function Main({ mode, table, heads, shading, pooling, view, over, pinned, axes, 
     onDrag=${drag}
     onWheel=${wheel}
     onDouble=${() => onView(whole)}
-    wheelSays=${view.zoom === 1 ? "Ctrl + wheel, or a pinch, zooms" : `${view.zoom.toFixed(1)}× · Ctrl + wheel zooms, a double click shows all`}
+    wheelSays=${view.zoom === 1 ? "Ctrl + wheel or pinch to zoom" : `${view.zoom.toFixed(1)}× · Ctrl + wheel to zoom, double-click to reset`}
   />`;
 }
 
@@ -281,7 +281,7 @@ function TokenAtlas({ payload, layers, rows, hide, shading, pooling, labels, pic
   const strips = useMemo(() => new Map<string, Strip>(), [layers]);
   const [, again] = useState(0);
   const end = useRef(0);
-  // Many large maps are made small over several frames, so that the page answers meanwhile.
+  // Thumbnails of many large maps are computed over several frames, so that the page stays responsive.
   const mayWork = (): boolean => {
     if (end.current === 0) {
       end.current = performance.now() + 25;
@@ -321,7 +321,7 @@ function TokenAtlas({ payload, layers, rows, hide, shading, pooling, labels, pic
 let blank: HTMLCanvasElement | null = null;
 const emptyImage = () => (blank ??= pixels(1, 1, () => 0));
 
-/** Those that came with large maps, as places on the scale. */
+/** The thumbnails that were sent with large maps, as positions on the color scale. */
 function readyThumbnails({ data, shape: [heads, rows, columns] }: NumberArray, theme: Theme, { signed }: Shading): Strip {
   const color = colorsOf(theme, signed);
   return makeStrip(heads, rows, columns, (head, row, column) => color(data[(head * rows + row) * columns + column] / (signed ? 127 : 255)));
@@ -346,10 +346,10 @@ export function headNumber(layer: Layer, which: Which): number | string {
 
 export function headOptions(layer: Layer, rollout: boolean): [string, string][] {
   const heads = layer.about.heads.map((head, i): [string, string] => [String(i), `head ${head}`]);
-  return [...heads, ["mean", "mean over heads"], ...(rollout ? [["rollout", "rollout up to here"] as [string, string]] : [])];
+  return [...heads, ["mean", "mean over heads"], ...(rollout ? [["rollout", "rollout up to this layer"] as [string, string]] : [])];
 }
 
-/** What the address says, or else the choice that is made for the person. */
+/** The choice in the address, else the default. */
 export function startChoice(kept: Record<string, string>, otherwise: Choice): Choice {
   const [layer, which] = [Number(kept.layer), asWhich(kept.head ?? "")];
   return kept.layer && kept.head && layer >= 0 && (typeof which === "string" || which >= 0) ? { layer, which } : otherwise;
@@ -376,7 +376,7 @@ function describe(layer: Layer<TokenAbout>, shown: Choice, table: Table, over: C
   }
   if (over && over.k >= 0) {
     const column = table.queries.map((_, q) => table.weights[q * columns + over.k]);
-    return `${start} · ${quoted(table.keys[over.k])} is looked at by ${top(column, 3).map((q) => `${quoted(table.queries[q])} ${percent(column[q])}`).join(", ") || "nobody"}`;
+    return `${start} · ${quoted(table.keys[over.k])} is looked at by ${top(column, 3).map((q) => `${quoted(table.queries[q])} ${percent(column[q])}`).join(", ") || "no token"}`;
   }
   return start;
 }

@@ -1,4 +1,4 @@
-// How a network learned: loss and accuracy against steps.
+// Training curves: loss and accuracy against steps.
 
 import { html, useMemo, useState, type ComponentChildren, type VNode } from "../core/html";
 import { Picture, type Size } from "../core/canvas";
@@ -13,7 +13,7 @@ interface Meta {
   name: string;
 }
 
-/** Of a saved report. */
+/** The data of a saved report. */
 export function TrainingView({ payload, host }: ViewProps): VNode {
   const { lines, name } = payload.meta as Meta;
   return html`<${Curves} lines=${lines} host=${host} words=${name} />` as VNode;
@@ -22,7 +22,7 @@ export function TrainingView({ payload, host }: ViewProps): VNode {
 export interface CurvesProps {
   lines: Line[];
   host: Host;
-  /** Said before the step. */
+  /** Text before the step. */
   words: string;
   others?: Overlaid[];
   controls?: ComponentChildren;
@@ -42,7 +42,7 @@ export function Curves({ lines, host, words, others = NONE, controls, children }
   const step = lines.at(-1)?.step ?? 0;
   const height = (width: number) => Math.max(200, Math.min(360, width * 0.55));
   const part = ({ draw, stepAt, tip, last }: ReturnType<typeof chart>, label: string) => {
-    /** Arrows go through the steps, a hundredth of the run each; Home and End to its ends. */
+    /** Arrow keys move by a hundredth of the run; Home and End go to its ends. */
     const move = (pressed: string): boolean => {
       const by = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[pressed];
       if (pressed === "Escape") setOver(null);

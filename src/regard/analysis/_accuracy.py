@@ -44,7 +44,7 @@ def logits_of(output: Any) -> Tensor:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside the block; afterwards every module has its mode back."""
+    """Inside the block the model is in evaluation mode; afterwards the mode of every module is restored."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

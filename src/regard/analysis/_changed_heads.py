@@ -39,9 +39,9 @@ class ChangedHeads(RecordListener):
 
 @contextmanager
 def changing(model: nn.Module, change: Change, retract: Callable[[str], None] | None = None) -> Iterator[ChangedHeads]:
-    """Inside the block the output of each attention is what ``change`` returns. The model itself is not changed. It does
-    not take the fast path of ``nn.TransformerEncoder``, in which heads cannot be changed. ``retract`` is called with the
-    name of an attention that turns out to be a part of something else."""
+    """Inside the block ``change`` replaces the output of each attention. The model itself is not changed. The fast path of
+    ``nn.TransformerEncoder`` is off, because heads cannot be changed in it. ``retract`` is called with the name of an
+    attention that turns out to be a part of another operation."""
     check_module("model", model)
     changed = ChangedHeads(change, retract)
     with intercept(model, changed, keeps_path=False):
@@ -60,7 +60,7 @@ def heads_in(model: nn.Module, run: Callable[[], object]) -> dict[str, int]:
             raise ValueError(f"run must run the model, but {run!r:.100} raised an error: {error}") from error
     if not changed.seen:
         raise ValueError(
-            f"{type(model).__name__} computed no attention, which model must do in run ({run!r:.100})"
+            f"{type(model).__name__} computed no attention in run ({run!r:.100}); run must run a model with attention"
             + "".join(f"; {x}" for x in changed.lost)
         )
     return dict(changed.seen)

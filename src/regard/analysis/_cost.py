@@ -36,7 +36,7 @@ class CostRow:
         multiply_adds: the multiply-adds of its products (linear layers, convolutions, attention), half of the FLOPs.
         parameters: the number of its parameters.
         parameter_bytes: the size of its parameters.
-        activation_bytes: what its products read and write besides parameters, each operand and result once.
+        activation_bytes: the bytes that its products read and write besides parameters, each operand and result once.
     """
 
     name: str
@@ -213,7 +213,7 @@ class _Tally:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count what runs in the block. torch's fast path for encoder layers is off, because it would hide products."""
+        """Count the operators that run in the block. torch's fast path for encoder layers is off, because it hides products."""
         modes = {module: module.training for module in self.modules}
         fast_path = torch.backends.mha.get_fastpath_enabled()
         with ExitStack() as stack:
@@ -224,7 +224,7 @@ class _Tally:
                 module.training = False
                 stack.callback(module.register_forward_pre_hook(self._enter).remove)
                 stack.callback(module.register_forward_hook(self._leave).remove)
-            if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and the import takes seconds
+            if "torch._dynamo" in sys.modules:  # if it is not imported, nothing is compiled; importing it takes seconds
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(torch.random.fork_rng(devices=[]))
             stack.enter_context(listen(self))
@@ -246,7 +246,7 @@ class _Tally:
             self.running_calls[-1].loose += size
 
     def observed(self, module: nn.Module | None, output: Tensor, weights: Any, **about: Any) -> Tensor:
-        """A layer mixed its values in tiles: only values and outputs must be read and written, not every tile."""
+        """A layer mixed its values in tiles: count the bytes of values and outputs, not those of every tile."""
         value = about["value"]
         if self.running_calls and self.running_calls[-1].module is module and value is not None:
             current = self.running_calls[-1]
@@ -299,7 +299,7 @@ class _Counting(TorchDispatchMode):
         kwargs = kwargs or {}
         packet = getattr(func, "_overloadpacket", func)
         if packet not in self.formulas and getattr(func, "namespace", "") == "regard":
-            self.formulas = formulas()  # our kernels become operators when they are first used
+            self.formulas = formulas()  # our kernels are registered as operators at their first use
         known = packet in self.formulas
         if not known and not isinstance(func, torch._ops.HigherOrderOperator):
             with self:  # composite operators are counted by their parts
@@ -340,7 +340,7 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _numbered(pattern: str, names: list[str]) -> str:
-    """One name for names that differ in one number, for a pattern that would also match other modules.
+    """One name for several names that differ in one number, more exact than the given pattern.
 
     >>> _numbered("blocks.*.norm", ["blocks.2.norm", "blocks.3.norm", "blocks.4.norm", "blocks.7.norm"])
     'blocks.2–4,7.norm'

@@ -1,4 +1,4 @@
-"""``edit``: other weights in the place of a running model's own: blocked edges, set ones, or those of another run."""
+"""``edit``: change the attention weights of a running model: block edges, set weights, or use those of another run."""
 
 import threading
 import warnings
@@ -39,7 +39,7 @@ from regard.maps import (
 from regard.support.checks import check_flag, describe
 from regard.support.tables import text_table
 
-_CHUNK_BYTES = 64 * 2**20  # weights are computed for as many rows at a time as fit into this
+_CHUNK_BYTES = 64 * 2**20  # bytes of weights computed at a time
 
 
 @dataclass(eq=False)
@@ -88,7 +88,7 @@ class Edit:
             raise ValueError(f"heads={self.heads}: {record.name!r} has {record.shape[1]} heads")
         if self.heads is not None and record.axes.certainty == "ambiguous":
             raise ValueError(
-                f"heads={self.heads}: which axis of {record.name!r} is the heads is ambiguous; edit them all"
+                f"heads={self.heads}: the axis of the heads of {record.name!r} is ambiguous; edit all heads"
             )
         asked = numbers_of(self.queries, int(at.query.max()) + 1 if at.query.numel() else 0)
         read = numbers_of(self.keys, int(at.key.max()) + 1 if at.key.numel() else 0)
@@ -153,7 +153,7 @@ class Edit:
 
 
 class _Editor(RecordListener):
-    """All edits of one model that are active in this thread; later ones change what earlier ones made."""
+    """All active edits of one model in this thread, applied one after the other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class _Editor(RecordListener):
 
     def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
         super().missed(name, reason, shape)
-        if not name.startswith("("):  # attention outside of the model is not meant
+        if not name.startswith("("):  # attention outside of the model is not edited
             self.lost_by_name.append((name, f"{name}: {reason}"))
 
     def retract(self, name: str) -> None:
@@ -246,9 +246,9 @@ def _why_not(record: AttentionRecord) -> str | None:
     if record.axes.over == "channels":
         return "it attends over channels, not over tokens"
     if record.axes.over == "samples":
-        return "each of its queries has keys of its own"
+        return "each of its queries has different keys"
     if running.value is None:
-        return "its output is no product of weights and values"
+        return "its output is not a product of weights and values"
     if running.output is None or running.restore is None:
         return f"{record.kernel or record.kind} does not let its output be replaced"
     return None
@@ -258,7 +258,7 @@ _active = threading.local()
 
 
 def _join_editor(edit: Edit, stack: ExitStack) -> _Editor:
-    """The editor of the model in this thread, of which the edit is a part until ``stack`` is closed. A new one listens."""
+    """Add the edit to the model's editor in this thread until ``stack`` is closed; a new editor is created if needed."""
     editors: dict[int, _Editor] = _active.__dict__.setdefault("editors", {})
     key = id(edit.model)
     found = editors.get(key)
@@ -268,7 +268,7 @@ def _join_editor(edit: Edit, stack: ExitStack) -> _Editor:
     if found is None:
         editors[key] = editor
         stack.callback(editors.pop, key, None)
-        # Last, so that it ends first: at its end it reports what was missed, to edits that are still there.
+        # Entered last, so that it exits first: at its exit it reports missed attention to the edits, which must still exist.
         stack.enter_context(intercept(edit.model, editor, keeps_path=False))
     return editor
 
@@ -332,7 +332,7 @@ def edit(
         check_flag("renormalize", renormalize)
         if weights is None and not renormalize:
             raise ValueError(
-                "renormalize=False goes with weights: to leave the other weights as they are, pass weights=0.0"
+                "renormalize=False needs weights: to block edges and keep the other weights unchanged, pass weights=0.0"
             )
     return Edit(model, where, queries, keys, heads, weights, bool(renormalize))
 

@@ -1,4 +1,4 @@
-"""What an edit makes of a map: which edges it changes, and the weights that it puts there."""
+"""The effect of an edit on a map: the edges that it changes, and their new weights."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from regard.support.checks import describe, is_iterable
 
 # Tokens or heads: a number, a slice or several numbers. Negative ones count from the end; None stands for all.
 Chosen = int | slice | Sequence[int] | None
-# What takes the place of weights: a number, a table, another run's map or maps, or a function; None blocks the edges.
+# New weights: a number, a table, a map or maps of another run, or a function; None blocks the edges.
 NewWeights = float | Tensor | Map | Maps | Callable[[Tensor], Tensor] | None
 
 
@@ -28,7 +28,7 @@ def check_chosen(name: str, chosen: Any) -> None:
 
 
 def numbers_of(chosen: Chosen, count: int) -> list[int]:
-    """The chosen numbers among ``count``, those that exist.
+    """The chosen numbers below ``count``; others are ignored.
 
     >>> numbers_of(-1, 5), numbers_of(slice(1, None), 4), numbers_of([0, 9], 3)
     ([4], [1, 2, 3], [0])
@@ -43,7 +43,7 @@ def numbers_of(chosen: Chosen, count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class TokenPlaces:
-    """The place of each query and each key in its sequence, ``(batch or 1, tokens)``; −1 for padding of windows."""
+    """The position of each query and each key in its sequence, ``(batch or 1, tokens)``; −1 for padding of windows."""
 
     query: Tensor
     key: Tensor
@@ -63,9 +63,9 @@ class TokenPlaces:
 
 
 def indices(positions: Tensor, wanted: list[int]) -> Tensor:
-    """The place of each position among ``wanted``; −1 for those that are not wanted."""
+    """The index of each position in ``wanted``; −1 for positions that are not in it."""
     largest = max([*wanted, int(positions.max()) if positions.numel() else 0, 0])
-    table = torch.full((largest + 2,), -1)  # the last entry is that of padding, which −1 reads
+    table = torch.full((largest + 2,), -1)  # the last entry is for padding, since −1 indexes it
     table[torch.tensor(wanted, dtype=torch.long)] = torch.arange(len(wanted))
     return table[positions]
 
@@ -76,7 +76,7 @@ class Edges:
 
     Attributes:
         heads: numbers of the heads.
-        query, key: the place of each query and key among the chosen ones, ``(batch or 1, tokens)``; −1 for the others.
+        query, key: the index of each query and key among the chosen ones, ``(batch or 1, tokens)``; −1 for the others.
         at: the positions of queries and keys.
     """
 
@@ -106,8 +106,8 @@ class WeightTable:
 
     Attributes:
         values: ``(batch or 1, heads, queries, keys)``.
-        heads, queries, keys: the numbers that the table has; None if it is one for all.
-        name: what it is, for messages.
+        heads, queries, keys: the numbers that the table covers; None if one entry is for all.
+        name: its name in messages.
     """
 
     values: Tensor
@@ -117,7 +117,7 @@ class WeightTable:
     name: str
 
     def look_up(self, record: AttentionRecord, edges: Edges, rows: Tensor) -> Tensor:
-        """The weights of the edges' heads and these rows, ``(batch, heads, rows, keys)``; anything where no edge is."""
+        """The weights of the edges' heads and these rows, ``(batch, heads, rows, keys)``; arbitrary where no edge is."""
         batch = record.shape[0]
         asked, read = edges.query[:, rows] >= 0, edges.key >= 0
         query = self._places("queries", self.queries, edges.at.query[:, rows], asked, record)
@@ -154,7 +154,7 @@ class WeightTable:
 
 
 def table_of(new: Tensor, edges: Edges, wanted: tuple[list[int], list[int]], name: str) -> WeightTable:
-    """A tensor that a user gave: its axes are of size 1, or those of the chosen heads, queries and keys."""
+    """A table from the user's tensor: each axis has size 1, or the number of the chosen heads, queries or keys."""
     values = new[(None,) * (4 - new.ndim)]
     _, heads, queries, keys = values.shape
     sides: list[list[int] | None] = []
@@ -189,10 +189,10 @@ def table_from_run(source: Map | Maps, record: AttentionRecord, call: int) -> We
 
 
 def without_edges(weights: Tensor, mask: Tensor, kind: str) -> Tensor:
-    """The weights if the scores of these edges were −∞: the other keys share what the blocked ones had.
+    """The weights if the scores of these edges were −∞: the other keys share the weight of the blocked ones.
 
     A row without any other key becomes zero. Rows of a softmax with a learned sink or an added one sum to less than
-    one; the rest stays in their denominator. Sigmoids do not share: blocked ones become zero.
+    one; the rest stays in their denominator. Sigmoid weights are independent: only the blocked ones become zero.
     """
     kept = weights.masked_fill(mask, 0.0)
     if kind == "sigmoid":
@@ -206,8 +206,8 @@ def without_edges(weights: Tensor, mask: Tensor, kind: str) -> Tensor:
 
 
 def with_weights(weights: Tensor, new: Tensor, mask: Tensor, renormalize: bool, name: str) -> Tensor:
-    """The weights with new ones on some edges. With ``renormalize`` the others of each changed row keep their
-    proportions, and the row its sum."""
+    """The weights with new values on some edges. With ``renormalize`` the other weights of each changed row are scaled, so
+    that the row keeps its sum."""
     changed = torch.where(mask, new.to(weights), weights)
     if not renormalize:
         return changed

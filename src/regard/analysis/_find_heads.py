@@ -1,4 +1,4 @@
-"""``find_heads``: which heads do something that has a name."""
+"""``find_heads``: search for heads that follow a named pattern."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -168,7 +168,7 @@ def _score(
     keep: Tensor | None,
     radius: int,
 ) -> tuple[Tensor, float, int]:
-    """Summed over the queries that have keys of the pattern: the scores of each head, and chance; and their number."""
+    """Sums over the queries that have keys of the pattern: the scores of each head and chance; and the number of queries."""
     batch, _, queries, keys = weights.shape
     if call.rows is not None or (isinstance(pattern, str) and queries != keys):
         raise ValueError(

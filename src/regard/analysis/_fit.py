@@ -1,7 +1,7 @@
-"""The Gaussian head of greatest likelihood, by Newton's method: the likelihood is concave, so there is one.
+"""The maximum-likelihood Gaussian head, by Newton's method. The likelihood is concave, so the optimum is unique.
 
-With d = key − query, the log-weight of a key is η·d − α‖d‖² − log Z(query), η = 2αΔ. So the likelihood needs the maps'
-mean d and mean ‖d‖² alone, and Z factorizes over the axes.
+With d = key − query, the log-weight of a key is η·d − α‖d‖² − log Z(query), η = 2αΔ. So the likelihood needs only the
+means of d and ‖d‖² under the maps, and Z factorizes over the axes.
 """
 
 import math
@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# A sharpness of 30 puts e⁻³⁰ on a neighbor: a shift. One of 1e-4 is uniform on any grid one would look at.
+# A sharpness of 30 gives a neighbor the weight e⁻³⁰: a shift. A sharpness of 1e-4 is uniform on any practical grid.
 LARGEST, SMALLEST = 30.0, 1e-4
-# A head that always looks at one border wants its center infinitely far beyond it: this many sizes of the grid will do.
+# For a head that always looks at one border, the best center is infinitely far away; we stop at this many grid sizes.
 REACH = 3.0
 
 
@@ -31,7 +31,7 @@ def fit_gaussians(
     Args:
         local: float64 maps over the grid; rows sum to 1 (or to 0, then they do not count).
         grid: the size of each axis.
-        causal: queries see keys up to their own place; one axis.
+        causal: queries see keys up to their own position; one axis.
     """
     moments = _Moments(local, grid, causal)
     axes, heads = len(grid), local.shape[1]
@@ -59,7 +59,7 @@ def fit_gaussians(
         active = active & (gain > 1e-13)
         if not bool(active.any()):
             break
-    # A sharp causal head that hardly sees past its center is fitted as well by many: of those, the one where it looks.
+    # Many Gaussians fit a sharp causal head that hardly sees past its center equally well: take the one where it looks.
     plain = torch.cat([2 * LARGEST * moments.mean.round(), torch.full_like(theta[:, -1:], LARGEST)], -1)
     plain_value, _, _ = moments.likelihood(plain)
     as_good = plain_value >= value - 1e-12
@@ -70,7 +70,7 @@ def fit_gaussians(
 
 
 class _Moments:
-    """What the likelihood needs of the maps."""
+    """The sufficient statistics of the maps for the likelihood."""
 
     def __init__(self, local: Tensor, grid: tuple[int, ...], causal: bool) -> None:
         self.causal = causal
@@ -78,7 +78,7 @@ class _Moments:
         places = [torch.arange(n, dtype=local.dtype, device=local.device) for n in grid]
         means, squares, self.rows = [], [], []
         for axis, place in enumerate(places):
-            # Attention between the places of one axis, summed over the others: (heads, n, n).
+            # Attention between the positions of one axis, summed over the other axes: (heads, n, n).
             joint = local.sum(0).unflatten(-1, grid).unflatten(1, grid)
             keep = {1 + axis, 1 + len(grid) + axis}
             others = [i for i in range(1, joint.ndim) if i not in keep]
@@ -86,7 +86,7 @@ class _Moments:
             offset = place[None, :] - place[:, None]
             means.append((pair * offset).sum((-2, -1)) / count)
             squares.append((pair * offset**2).sum((-2, -1)) / count)
-            self.rows.append(pair.sum(-1) / count[:, None])  # how the queries lie along this axis
+            self.rows.append(pair.sum(-1) / count[:, None])  # the distribution of the queries along this axis
         self.mean = torch.stack(means, -1)
         self.square = torch.stack(squares, -1).sum(-1)
         self.variance = self.square - (self.mean**2).sum(-1)
@@ -97,7 +97,7 @@ class _Moments:
             self.uniform = (self.rows[0] * (places[0] + 1).log()).sum(-1)
 
     def likelihood(self, theta: Float[Tensor, "heads parameters"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean log-likelihood per row, its gradient and its Hessian in (η, α), head by head."""
+        """Mean log-likelihood per row, its gradient and its Hessian in (η, α), for each head."""
         heads, count = theta.shape
         alpha = theta[:, -1]
         value = (theta[:, :-1] * self.mean).sum(-1) - alpha * self.square
@@ -123,12 +123,12 @@ class _Moments:
 
 
 def _newton_step(theta: Tensor, gradient: Tensor, hessian: Tensor, reach: Tensor) -> Tensor:
-    """−H⁻¹g, but along the bounds where it would leave them."""
+    """The Newton step −H⁻¹g, projected where it would leave the bounds."""
     count = theta.shape[1]
     eta, alpha = theta[:, :-1], theta[:, -1]
     farthest = 2 * alpha[:, None] * reach
     tied = (eta.abs() >= farthest * (1 - 1e-12)) & (eta * gradient[:, :-1] > 0)
-    # Directions to move in: along each axis, and in α; a center at its farthest moves with α alone.
+    # Search directions: each axis, and α; a center at its bound moves only with α.
     eye = torch.eye(count, dtype=theta.dtype, device=theta.device)
     free = torch.cat([~tied, torch.ones_like(tied[:, :1])], -1)
     basis = eye * free[:, None, :]
@@ -142,7 +142,7 @@ def _newton_step(theta: Tensor, gradient: Tensor, hessian: Tensor, reach: Tensor
     ridge = 1e-9 * curvature.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(1e-9)
     step = torch.linalg.solve(curvature + ridge[:, None, None] * eye, gradient * free)
     step = torch.einsum("hpf,hf->hp", basis, step)
-    # A curvature near zero (a head that is nearly a shift) asks for steps beyond all reason.
+    # A curvature near zero (a head that is nearly a shift) would give huge steps.
     limit = 4 * alpha[:, None] + 1
     return step * (limit / step.abs().amax(-1, keepdim=True).clamp_min(1e-30)).clamp(max=1.0)
 

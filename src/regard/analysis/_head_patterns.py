@@ -1,4 +1,4 @@
-"""What heads are known to do: the keys to which each query attends in a pattern."""
+"""Known patterns of heads: the keys to which each query attends."""
 
 from dataclasses import dataclass
 
@@ -67,7 +67,7 @@ class Pattern:
 
 
 def named_pattern(pattern: Pattern, kept: Kept) -> PatternKeys:
-    """The keys of one of the :data:`PATTERNS`. A query is not counted where it can do nothing else.
+    """The keys of one of the :data:`PATTERNS`. Queries that see no other keys are not counted.
 
     >>> kept = kept_keys(torch.ones(1, 1, 4, 4).tril(), None)
     >>> named_pattern(Pattern("induction", torch.tensor([5, 7, 5, 7])), kept).weights[0].int().tolist()
@@ -107,7 +107,7 @@ def _same_token(pattern: Pattern, batch: int, keys: int) -> Tensor:
 
 
 def _local(pattern: Pattern, keys: int) -> Tensor:
-    """Tokens at most ``radius`` away along each axis; those of the prefix have no place."""
+    """Tokens at most ``radius`` away along each axis; prefix tokens have no position."""
     layout = pattern.layout
     if layout is None or layout.tokens != keys:
         layout = Layout((keys,), 0)

@@ -1,4 +1,4 @@
-"""How much a model needs each head: by the gradient of a gate on the head, or by leaving the head out."""
+"""The importance of each head: by the gradient of a gate on the head, or by leaving the head out."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -118,7 +118,7 @@ def _by_leaving_out(model: nn.Module, batches: list[Batch], losses: Loss) -> dic
     def mean_loss(silent: dict[str, list[int]]) -> float:
         total, samples = 0.0, 0
         for x, labels in batches:
-            # Also with no head silenced, so that both losses come from the same path.
+            # The baseline uses the same code path, with no head silenced, so that both losses are comparable.
             with mask_heads(model, silent):
                 with taking("batches", x, model):
                     output = call(model, x)

@@ -164,5 +164,5 @@ def _fitted(found: Map, layout: Layout) -> list[Head]:
 def _is_causal(local: Tensor, layout: Layout) -> bool:
     if len(layout.grid) != 1 or layout.prefix:
         return False
-    # If every token attends to itself alone, we cannot know whether the map is causal.
+    # If every token attends only to itself, we cannot know whether the map is causal.
     return bool(local.tril(-1).any()) and not bool(local.triu(1).any())

@@ -103,7 +103,7 @@ def trajectory(
 
 
 def _natural(text: str) -> list[Any]:
-    """Numbers compare as numbers: step-9 before step-10."""
+    """A sort key that compares numbers by value: step-9 before step-10."""
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", text)]
 
 

@@ -1,4 +1,4 @@
-"""The multiply-adds of each operator: by torch's own formulas, and by ours for operators that torch has none for."""
+"""The multiply-adds of each operator, by torch's formulas, and by ours for operators without one."""
 
 import math
 import re
@@ -22,7 +22,7 @@ def _product_with_vector(first: int) -> Formula:
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **options: Any) -> int:
-    """The scores and the averages of all pairs; heads may share keys and values, which torch's formula refuses."""
+    """Scores and averages over all pairs. Heads may share keys and values, which torch's formula does not support."""
     return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
@@ -45,7 +45,7 @@ def _gaussian_plane(value: Any, center: Any, sharpness: Any, rows: int, columns:
 
 
 def _gaussian_grid(value: Any, center: Any, sharpness: Any, grid: Any, **options: Any) -> int:
-    """One pass along each axis, counted in full: how local the heads are is decided on the device."""
+    """One pass along each axis, counted in full, since the locality of the heads is only known on the device."""
     return 2 * value[0] * center[0] * value[3] * math.prod(grid) * sum(grid)
 
 
@@ -66,7 +66,7 @@ _LACKING: dict[str, Formula] = {
 
 
 def formulas() -> dict[Any, Formula]:
-    """Formulas by operator, those that users registered with torch's ``register_flop_formula`` included. Each takes the
+    """Formulas by operator, including those that users registered with torch's ``register_flop_formula``. Each takes the
     arguments of one call, and its result as ``out_val``."""
     known = {}
     for name, formula in _LACKING.items():
@@ -80,7 +80,7 @@ _PRODUCTS = re.compile(r"attention|cdist|convolution|euclidean_dist|_fft|linalg_
 
 
 def may_multiply(operator: Any, name: str) -> bool:
-    """Whether an operator without a formula should be reported: one that is not torch's, or with a telling name."""
+    """Whether to report an operator without a formula: if it is not torch's, or if its name suggests products."""
     if isinstance(operator, torch._ops.HigherOrderOperator) or operator.namespace not in ("aten", "prim", "prims"):
         return True
     return _PRODUCTS.search(name) is not None and "upsample" not in name

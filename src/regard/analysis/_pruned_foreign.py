@@ -1,8 +1,8 @@
-"""Attention of transformers and timm with some of its heads: the weights of the others are removed in place.
+"""Pruning the attention of transformers and timm: the weights of removed heads are deleted in place.
 
 Their layers project to queries, keys and values (one layer each, or one for all three), read the number of heads from the
 size of the result or from an attribute, and project the merged heads back. A layer that has any other parameter (a table of
-position biases, learned sinks) is not understood, and left alone.
+position biases, learned sinks) is not supported and stays unchanged.
 """
 
 import ast
@@ -20,7 +20,7 @@ _FUSED = ("qkv", "c_attn")
 _OUTPUT = ("o_proj", "out_proj", "c_proj", "proj", "out_lin", "dense")
 _COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads")
 _SIZES = ("all_head_size", "attn_dim", "split_size")
-# What a forward may give as the last size when it splits or merges heads: what follows the weights or is changed here.
+# Sizes that a forward may use to split or merge heads: they depend on the weights, or we change them.
 _FREE_SIZES = ("head_dim", "attention_head_size", "dim_per_head", *_SIZES)
 _NORMS = ("q_norm", "k_norm", "query_norm", "key_norm")
 
@@ -45,7 +45,7 @@ class ForeignAttention:
 
     @classmethod
     def of(cls, module: nn.Module, parent: nn.Module | None) -> "ForeignAttention | None":
-        """The attention that this module is, if it is understood."""
+        """The attention of this module; None if it is not supported."""
         width = next(
             (w for name in ("head_dim", "attention_head_size") if isinstance(w := getattr(module, name, None), int)), 0
         )
@@ -69,7 +69,7 @@ class ForeignAttention:
         of_each = [head // group for head in kept]
         distinct = sorted(set(of_each))
         even = all(of_each.count(i) * len(distinct) == len(kept) for i in distinct)
-        used = distinct if even else of_each  # uneven groups: every head takes its own copy of the keys and values
+        used = distinct if even else of_each  # uneven groups: every head gets its own copy of the keys and values
         if len(self.inputs) == 1:
             keep_outputs_or_inputs(
                 self.inputs[0], [self.heads * part + head for part in range(3) for head in kept], self.width, out=True
@@ -114,7 +114,7 @@ def _output(module: nn.Module, parent: nn.Module | None) -> nn.Module | None:
     own = next((layer for name in _OUTPUT if _is_projection(layer := getattr(module, name, None))), None)
     if own is not None:
         return own
-    # BERT and its kin: parent.self attends, parent.output.dense projects.
+    # BERT and similar: parent.self attends, parent.output.dense projects.
     beside = getattr(getattr(parent, "output", None), "dense", None)
     return beside if getattr(parent, "self", None) is module and _is_projection(beside) else None
 
@@ -130,8 +130,8 @@ def _size(layer: nn.Module) -> tuple[int, int]:
 
 
 def _takes_any_heads(module: nn.Module) -> bool:
-    """Whether ``forward`` splits and merges as many heads as there are, and not into a width that it takes from elsewhere:
-    fewer heads would not fit, or would mix tokens."""
+    """Whether ``forward`` works with any number of heads. If it takes a size from elsewhere, fewer heads would not fit or
+    would mix tokens."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(type(module).forward)))
     except (OSError, TypeError, SyntaxError):
@@ -150,7 +150,7 @@ def _takes_any_heads(module: nn.Module) -> bool:
 
 
 def _nothing_else(module: nn.Module, projections: tuple[nn.Module, ...], width: int) -> bool:
-    """Whether all its parameters are those of the projections, or of norms over the width of one head."""
+    """Whether it has no parameters besides the projections and norms over the width of one head."""
     known = {id(parameter) for layer in projections for parameter in layer.parameters()}
     for name in _NORMS:
         norm = getattr(module, name, None)

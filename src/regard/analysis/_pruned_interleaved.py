@@ -1,4 +1,4 @@
-"""Attention whose one projection holds queries, keys and values head by head (GPT-NeoX, BLOOM, Falcon): some of its heads."""
+"""Pruning attention whose one projection holds queries, keys and values head by head (GPT-NeoX, BLOOM, Falcon)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class InterleavedAttention:
 
     @classmethod
     def of(cls, module: nn.Module) -> "InterleavedAttention | None":
-        """The attention that this module is, if its class is known and its projections have the expected sizes."""
+        """The attention of this module; None unless its class is known and its projections have the expected sizes."""
         if type(module).__name__ not in _KNOWN or not type(module).__module__.startswith("transformers."):
             return None
         layer: Any = module
@@ -43,7 +43,7 @@ class InterleavedAttention:
         """Remove the other heads, in place."""
         group = self.heads // self.shared
         sizes = {sum(head // group == i for head in kept) for i in {head // group for head in kept}}
-        even = len(sizes) == 1  # otherwise every head takes its own copy of the keys and values
+        even = len(sizes) == 1  # otherwise every head gets its own copy of the keys and values
         module, units = self.module, self.units(kept, even)
         keep_outputs_or_inputs(module.query_key_value, units, self.width, out=True)
         keep_outputs_or_inputs(module.dense, list(kept), self.width, out=False)
@@ -54,7 +54,7 @@ class InterleavedAttention:
         module.register_forward_pre_hook(_HeadsOfBiases(tuple(kept), self.heads), with_kwargs=True)
 
     def units(self, kept: Sequence[int], even: bool) -> list[int]:
-        """Which parts of the projection stay, in parts as wide as a head.
+        """The parts of the projection to keep; a part is as wide as a head.
 
         Each group of heads has its queries, one key and one value, side by side.
 
@@ -73,7 +73,7 @@ class InterleavedAttention:
 
 @dataclass(frozen=True)
 class _HeadsOfBiases:
-    """A hook: of biases for all heads (ALiBi), which the model computes once for all layers, those of the kept heads."""
+    """A hook that selects the biases (ALiBi) of the kept heads, since the model computes them once for all heads and layers."""
 
     kept: tuple[int, ...]
     heads: int

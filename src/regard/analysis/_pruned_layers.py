@@ -1,4 +1,4 @@
-"""Our own layers with some of their heads: the weights of the others are removed."""
+"""Pruning regard's own layers: the weights of removed heads are deleted."""
 
 import copy
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def _positional(layer: Positional, kept: Sequence[int]) -> Positional:
     if isinstance(new, GaussianAttention | GatedPositionalAttention):
         _keep_positions(new.positions, heads)
     if isinstance(new, GaussianAttention) and not isinstance(new.plan, str):
-        new.plan = "auto"  # a frozen plan was made for the heads before
+        new.plan = "auto"  # a frozen plan is for the original heads
     if isinstance(new, GatedPositionalAttention):
         new.gate = _part(new.gate, heads)
     if isinstance(new, RelativeAttention):
@@ -72,7 +72,7 @@ def _part(parameter: nn.Parameter, heads: list[int]) -> nn.Parameter:
 
 
 def _keep_rows(linear: nn.Linear, heads: list[int], width: int) -> None:
-    """Of a layer into heads: the outputs of these."""
+    """Keep the outputs of a linear layer that belong to these heads."""
     linear.weight = _taken(linear.weight, _rows(linear.weight.detach(), heads, width))
     if linear.bias is not None:
         linear.bias = _taken(linear.bias, _rows(linear.bias.detach(), heads, width))
@@ -80,7 +80,7 @@ def _keep_rows(linear: nn.Linear, heads: list[int], width: int) -> None:
 
 
 def _keep_columns(linear: nn.Linear, heads: list[int], width: int) -> None:
-    """Of a layer out of heads: the inputs from these."""
+    """Keep the inputs of a linear layer that come from these heads."""
     linear.weight = _taken(linear.weight, _rows(linear.weight.detach().mT, heads, width).mT.contiguous())
     linear.in_features = linear.weight.shape[1]
 
@@ -92,12 +92,12 @@ def _taken(parameter: Tensor, part: Tensor) -> nn.Parameter:
 def pruned_multi_head(layer: MultiHeadAttention, kept: Sequence[int]) -> MultiHeadAttention:
     """Multi-head attention with some of its heads; key and value heads that no query head uses are removed, too."""
     if layer.slice_heads:
-        raise ValueError("a layer with slice_heads gives every head its own slice of the input: its heads cannot go")
+        raise ValueError("a layer with slice_heads gives each head its own slice of the input: no head can be removed")
     group = layer.heads // layer.key_value_heads
     shared = [head // group for head in kept]
     distinct = sorted(set(shared))
     even = all(shared.count(i) * len(distinct) == len(kept) for i in distinct)
-    used = distinct if even else shared  # uneven groups: every head takes its own copy of the keys and values
+    used = distinct if even else shared  # uneven groups: every head gets its own copy of the keys and values
     weights, biases = layer.input_weights(), layer.input_biases()
     new = MultiHeadAttention(
         layer.dim,

@@ -133,28 +133,28 @@ def prune_heads(
             copied = _put(copied, old, pruned(old, heads))
     for module in copied.modules():
         if isinstance(module, nn.TransformerEncoder):
-            module.use_nested_tensor = False  # nested tensors are for its fast path alone
+            module.use_nested_tensor = False  # only its fast path uses nested tensors
     return copied
 
 
 def _kept(
     keep: Mapping[str, Sequence[int]] | Importance, count: int | None, prunable: Mapping[str, Prunable]
 ) -> Mapping[str, Sequence[int]]:
-    """The heads that stay, by name or pattern."""
+    """The heads to keep, by name or pattern."""
     if isinstance(keep, Importance):
         if count is None:
-            raise ValueError("count is needed with an importance: the number of heads that stay")
+            raise ValueError("count is needed with an importance: the number of heads to keep")
         # Attention that cannot be pruned may be named if it keeps all its heads.
         kept = keep.keep(count).items()
         return {name: heads for name, heads in kept if name in prunable or len(heads) < len(keep.scores[name])}
     if count is not None:
         raise ValueError(
-            f"count is {describe(count)}, but must be None with a mapping, which already names the heads that stay; "
-            "it goes with an importance"
+            f"count is {describe(count)}, but must be None with a mapping, which already names the heads to keep; "
+            "it is for an importance"
         )
     if not isinstance(keep, Mapping):
         raise TypeError(
-            f"keep must be a mapping from names of attention to the heads that stay, or an importance, got {describe(keep)}"
+            f"keep must be a mapping from names of attention to the heads to keep, or an importance, got {describe(keep)}"
         )
     return keep
 
@@ -162,7 +162,7 @@ def _kept(
 def _chosen(
     prunable: Mapping[str, Prunable], keep: Mapping[str, Sequence[int]], model: str
 ) -> dict[str, Sequence[int]]:
-    """The heads that stay, by name, checked."""
+    """The heads to keep, by name, checked."""
     chosen: dict[str, Sequence[int]] = {}
     for pattern, heads in keep.items():
         found = [pattern] if pattern in prunable else fnmatch.filter(prunable, pattern)

@@ -107,7 +107,7 @@ class _Probe:
 
 
 class _Probes(RecordListener):
-    """Keeps a probe of each attention of a run."""
+    """Records a probe of each attention of a run."""
 
     def __init__(self, only: str | Sequence[str] | None) -> None:
         super().__init__()

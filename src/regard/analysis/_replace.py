@@ -1,4 +1,4 @@
-"""``replace_heads``: fitted Gaussians in the place of heads, while the model runs."""
+"""``replace_heads``: replace heads by fitted Gaussians while the model runs."""
 
 import warnings
 from collections import defaultdict
@@ -117,7 +117,7 @@ class ReplacedHeads:
         return new
 
     def _layout(self, record: AttentionRecord, tokens: int) -> Layout:
-        """How the tokens of this call lie: as those that were fitted, as the model states it, or on a longer line."""
+        """The layout of the tokens in this call: that of the fit, that of the model, or a longer line."""
         fitted, stated = self._layouts[record.name], record.layout
         if tokens == fitted.tokens:
             return fitted
@@ -127,7 +127,7 @@ class ReplacedHeads:
             return Layout((tokens - fitted.prefix,), fitted.prefix)
         raise ValueError(
             f"{record.name!r} attends over {tokens} tokens, but its heads were fitted on {fitted.tokens} (grid {fitted.grid}, "
-            f"prefix {fitted.prefix}), and how {tokens} lie is not known: pass grid="
+            f"prefix {fitted.prefix}), and the layout of {tokens} tokens is not known: pass grid="
         )
 
     def _warn(self, changed: ChangedHeads) -> None:
@@ -199,7 +199,7 @@ def replace_heads(
             count = len(head.prefix) if prefix is None else prefix
             layouts[head.name] = given_layout(Layout(tuple(grid), count).tokens, grid, count, head.name)
         if head.name not in layouts:
-            raise ValueError(f"how the tokens of {head.name!r} lie is not known: pass grid= (and prefix=)")
+            raise ValueError(f"the layout of the tokens of {head.name!r} is not known: pass grid= (and prefix=)")
         if len(head.prefix) != layouts[head.name].prefix:
             raise ValueError(
                 f"{head.name!r} was fitted with {len(head.prefix)} prefix tokens, not {layouts[head.name].prefix}"

@@ -54,7 +54,7 @@ class _Options:
         fused = _fuse(weights if weights.dtype is torch.float64 else weights.float(), self.fusion)
         if self.discard:
             fused = _without_smallest(fused, self.discard)
-        # A row without attention passes through the skip connection alone.
+        # A row without attention passes only through the skip connection.
         total = fused.sum(-1, keepdim=True)
         share = torch.full_like(total, self.identity).masked_fill(total <= 0, 1.0)
         return fused / total.clamp_min(torch.finfo(fused.dtype).tiny), share
@@ -141,7 +141,7 @@ def rollout(
 
 
 def _rolled(steps: list[_Step], options: _Options) -> Tensor:
-    """Through one stack, without cross-attention."""
+    """The rollout of one stack, without cross-attention."""
     result: Tensor | None = None
     before: Layout | None = None
     for each in steps:
@@ -184,7 +184,7 @@ def _through_decoder(steps: list[_Step], source: Tensor, options: _Options) -> T
 
 
 def _encoder_and_decoder(steps: list[_Step], stacks: dict[str, list[str]]) -> tuple[list[_Step], list[_Step]]:
-    """The steps of two stacks of which one reads the other; an error for stacks that do not belong together."""
+    """The steps of an encoder and of the decoder that reads it; raises an error for separate stacks."""
     crossed = {stack for stack, names in stacks.items() for step in steps if step.name in names and step.crosses}
     if len(stacks) != 2 or len(crossed) != 1:
         shown = "; ".join(f"{stack or names[0]!r}: {len(names)} maps" for stack, names in stacks.items())

@@ -1,4 +1,4 @@
-"""``word_maps``: where on the picture each word acts, in models that draw pictures from text."""
+"""``word_maps``: where each word acts on the image, in text-to-image models."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ class WordMaps:
 
     def __repr__(self) -> str:
         rows, columns = self.heat.shape[1:]
-        return f"WordMaps({len(self.tokens)} words on {rows} × {columns} places, from {self.maps} maps)"
+        return f"WordMaps({len(self.tokens)} words on {rows} × {columns} positions, from {self.maps} maps)"
 
     def __getitem__(self, word: str | int) -> Float[Tensor, "rows columns"]:
         """The heat map of a word, or of a token by its number; several tokens of the same name are added."""
@@ -117,7 +117,7 @@ def word_maps(
 def _weights(
     maps: Maps, grid: Grid, words: int | None, segments: Any
 ) -> Iterator[tuple[AttentionRecord, Float[Tensor, "batch heads places words"]]]:
-    """Attention from places of the picture to words, call by call."""
+    """Attention from image positions to words, call by call."""
     parts = None if segments is None else check_segments(segments)
     if parts is not None and sorted(part.kind for part in parts) != ["image", "text"]:
         raise ValueError(f"segments must be one image and one text, got {segments!r}")
@@ -140,7 +140,7 @@ def _crosses(name: str, queries: int, keys: int) -> bool:
 
 
 def _scaled(grid: Grid, tokens: int) -> Grid | None:
-    """The grid of a layer that sees the picture at half the size, a quarter, …; None if there is none."""
+    """The grid of a layer that sees the image at an integer fraction of its size; None if no fraction has so many tokens."""
     factor = math.isqrt(math.prod(grid) // tokens) if tokens else 0
     while factor and (grid[0] % factor or grid[1] % factor):
         factor -= 1

@@ -51,10 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(commands())}"
         print(f"regard has no command {name!r}: {hint}", file=sys.stderr)
         return 2
-    # OpenMP reads this when torch is loaded. Threads that spin while they wait are a little faster on an idle machine, and
-    # many times slower where other programs use its cores.
+    # OpenMP reads this when torch is loaded. Threads that spin while waiting are a little faster on an idle machine, but
+    # many times slower if other programs use its cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    end_with_parent()  # where this is one of several processes of a training
+    end_with_parent()  # set if this is one of several training processes
     try:
         module = importlib.import_module(f"regard.cli._{name}")
         _import_own(rest)
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _import_own(rest: list[str]) -> None:
-    """Import what ``--import SOURCE`` names (a module, or the path of a .py file) and remove it from the arguments."""
+    """Import the module or .py file of ``--import SOURCE`` and remove the option from the arguments."""
     while "--import" in rest:
         from regard.support.checks import UnusableInputError
         from regard.training import import_code
@@ -86,7 +86,7 @@ def _import_own(rest: list[str]) -> None:
 
 
 def _is_users(error: Exception) -> bool:
-    """Whether the user can fix it. Errors in regard itself keep their stack trace."""
+    """Whether the user can fix the error. Errors in regard itself keep their stack trace."""
     if isinstance(error, ValueError | OSError | ImportError):
         return True
     return type(error).__module__.startswith("regard.")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code: 0, or 1 where a data set could not be downloaded."""
+    """Run the command and return its exit code: 0, or 1 if a data set could not be downloaded."""
     parser = argparse.ArgumentParser(prog="regard data", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("list", help="list all data sets with their state, size and folder; verify checksums")

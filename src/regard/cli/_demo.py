@@ -56,8 +56,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def free_folder(wanted: Path) -> Path:
-    """The folder itself, or with a number, such that it holds nothing but an earlier demo. ``regard train demo`` has the
-    same default."""
+    """The folder, with a number added if it holds anything other than an earlier demo. ``regard train demo`` has the same
+    default."""
     names = (wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}") for number in itertools.count(1))
     return next(name for name in names if _is_ours(name))
 
@@ -110,7 +110,7 @@ def train_network(folder: Path, smoke: bool) -> tuple[Any, str]:
 
 
 def choose_threads(recipe: Any, steps: int = 3) -> None:
-    """Use all cores or one, whichever is faster now: where other programs use the cores, threads wait for each other."""
+    """Use all cores or one, whichever is faster now: if other programs use the cores, threads wait for each other."""
     import torch
 
     network = recipe.network.build(recipe.task)
@@ -128,8 +128,8 @@ def choose_threads(recipe: Any, steps: int = 3) -> None:
 
 
 def convolution_of(trained: Any) -> tuple[str, list[tuple[str, ...]], list[str]]:
-    """Convert the Gaussian layers of the trained network to convolutions. Returns what that changes, in a few lines; the
-    table of all layers; and what follows from it, a sentence each."""
+    """Convert the Gaussian layers of the trained network to convolutions. Returns a few lines about the change, the table
+    of all layers, and conclusions of one sentence each."""
     import torch
 
     from regard.convert import GaussianConvolution, convert_network
@@ -156,7 +156,7 @@ def convolution_of(trained: Any) -> tuple[str, list[tuple[str, ...]], list[str]]
 
 
 def _layer(row: Any) -> list[str]:
-    """What a layer was converted to, in lines that fit a terminal."""
+    """The conversion of a layer, in lines that fit a terminal."""
     measured = "" if None in (row.error, row.bound) else f" (error {row.error:.0e}, at most {row.bound:.0e})"
     note = "" if row.after != "kept" else f": {row.note}"
     text = f"{row.name}: {row.before} → {row.after}{measured}{note}"
@@ -164,7 +164,7 @@ def _layer(row: Any) -> list[str]:
 
 
 def verify_claims(seconds: float) -> tuple[str, list[Any]]:
-    """Verify the quick claims, as many as fit into the time. Returns a summary, and what was found about each claim."""
+    """Verify as many quick claims as the time allows. Returns a summary, and the result for each claim."""
     from regard.claims import examine, select
 
     begin, rows = time.perf_counter(), []

@@ -1,4 +1,4 @@
-"""Errors about a recipe's fields, in the words of the command line: which option, as it was typed."""
+"""Errors about a recipe's fields that name the options of the command line as they were typed."""
 
 import dataclasses
 import io
@@ -12,7 +12,7 @@ from regard.support.checks import UnusableInputError
 
 
 class UnfitOptionsError(UnusableInputError):
-    """Options that do not go together, or a value that does not fit."""
+    """Options contradict each other, or a value does not fit."""
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def named_as_typed(recipe: Any, arguments: Sequence[str], smoke: bool = False) -
 
 @contextmanager
 def unboxed_errors() -> Iterator[None]:
-    """Where tyro prints the error of a part of the recipe in a box, raise it instead. Its other messages are printed."""
+    """Raise errors about parts of the recipe that tyro would print in a box. Its other messages are still printed."""
     printed, boxed = io.StringIO(), io.StringIO()
     try:
         with redirect_stdout(printed), redirect_stderr(boxed):
@@ -45,7 +45,7 @@ def unboxed_errors() -> Iterator[None]:
 
 
 def options_in(message: str, recipe: Any, arguments: Sequence[str], smoke: bool = False) -> str:
-    """The options that a message is about: those whose name and value it has. Empty where none was typed.
+    """The options that a message is about, that is, whose name and value it contains; empty if none was typed.
 
     >>> from regard import recipes
     >>> options_in("dim 64 is not divisible by heads 5", recipes.get("fashion-vit"), ["--network.heads", "5"])

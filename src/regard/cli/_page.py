@@ -21,10 +21,10 @@ def run_sections(run: Run) -> list[Section]:
 
 
 def claim_section(rows: Sequence[Row] | None = None, words: str = "") -> Section:
-    """Statements about attention and their verdicts: those just checked, or all with the verdicts on record."""
+    """Statements about attention and their verdicts: those just checked, or all with their recorded verdicts."""
     if rows is None:
         rows = [Row(claim) for claim in select()]
-        words = f"{len(rows)} statements, with the verdicts on record. regard verify checks them on your machine."
+        words = f"{len(rows)} statements with their recorded verdicts. regard verify checks them on your machine."
     parts = [paragraph(words)]
     for topic in TOPICS:
         found = [(row.verdict, inline_html(row.claim.statement)) for row in rows if row.claim.topic == topic]
@@ -50,8 +50,8 @@ def _facts(run: Run) -> str:
 
 
 def needed_heads(run: Run, samples: int) -> Section | None:
-    """Accuracy against the number of heads, where the least important are removed first. None for networks that do not
-    classify or do not attend.
+    """Accuracy against the number of heads, removing the least important first; None for networks that do not classify or
+    have no attention.
 
     Args:
         samples: number of validation samples (test samples, where nothing is held out) to measure on.

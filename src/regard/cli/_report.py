@@ -67,8 +67,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
-    """The page that tells how a network learns where to look, with this run in it; below it the run's summary and learning
-    curves, its heads and attention, how many of its heads it needs, and claims."""
+    """The page "Watch a network learn where to look" with this run; below it the run's summary and learning curves, its
+    heads and attention, how many of its heads it needs, and claims."""
     run = load_run(folder)
     output = output or run.folder / "report.html"
     _check_ending(output, (".html",))
@@ -131,8 +131,8 @@ def lengths_report(folders: Sequence[str], lengths: Sequence[int], output: Path 
 
 
 def read_image(path: Path, shape: tuple[int, int, int]) -> Any:
-    """An image file as uint8 of the wanted (channels, height, width), in color or gray: scaled so that it covers the size,
-    then cut to its middle, as images for training are."""
+    """An image file as uint8 of the given (channels, height, width), in color or gray: scaled and center-cropped like the
+    training images."""
     import torch
     from PIL import Image, ImageOps
 

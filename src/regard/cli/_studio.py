@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def leave_threads(seconds: float = 2.0) -> None:
-    """End the program although a request still computes: Python would wait for its thread."""
+    """End the program even if a request is still running: Python would wait for its thread."""
     until = time.monotonic() + seconds
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:

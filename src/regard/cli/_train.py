@@ -82,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
     smoke = "--smoke" in arguments
     recipe = load_recipe(names[0]) if ".py" in names[0] else recipes.get(names[0])
     if smoke:
-        recipe = parse(recipe, rest)[0].smoke()  # sizes that are not typed follow those that are
+        recipe = parse(recipe, rest)[0].smoke()  # sizes that were not typed adapt to those that were
     original = recipe
     recipe, options = parse(recipe, rest)
     try:
@@ -134,7 +134,7 @@ def list_recipes(wanted: Sequence[str]) -> int:
 
 
 def _plain(text: str) -> str:
-    """Without the marks around code in a docstring."""
+    """The text without the backticks around code."""
     return text.replace("``", "")
 
 
@@ -162,7 +162,7 @@ def _train_many(recipe: Recipe, options: TrainOptions, name: str) -> int:
     settings = options.for_train()
 
     def keep(so_far: SeedRuns) -> None:
-        """Write the result of the seeds so far: nothing is lost if a later one is interrupted."""
+        """Write the result of the seeds so far, so that nothing is lost if a later one is interrupted."""
         if options.result is not None and so_far.runs and is_first_process():
             write_result(so_far, options.result, name=name)
             if options.seeds > 1:

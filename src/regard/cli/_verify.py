@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code: 0; 1 where evidence and record disagree; 2 for wrong arguments."""
+    """Run the command and return its exit code: 0, 1 if evidence and record disagree, or 2 for wrong arguments."""
     chosen = _parser().parse_args(arguments)
     from regard.claims import answers, misconceptions, verify
 
@@ -120,7 +120,7 @@ def _show(row: "Row", path: Path | None) -> None:
 
 
 def _folder() -> Path:
-    """The folder for figures: the cache, or a temporary one where the cache cannot be written."""
+    """The folder for figures: the cache, or a temporary folder if the cache cannot be written."""
     import platformdirs
 
     folder = Path(platformdirs.user_cache_dir("regard")) / "claims"

@@ -1,4 +1,4 @@
-"""Helpers for the checks of the course's notebooks: run an answer under control, and explain what is wrong."""
+"""Helpers for the checks of the course's notebooks: run a student's answer safely, and explain what is wrong."""
 
 from regard.course import _vision as vision
 from regard.course._by_hand import Answer as Answer

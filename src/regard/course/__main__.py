@@ -10,15 +10,15 @@ from regard.course.grading import Package, as_gradescope, as_manual_sheet, as_ta
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print marks, and write what was asked for."""
+    """Print marks, and write the requested files."""
     parser = argparse.ArgumentParser(prog="python -m regard.course", description=__doc__)
     parser.add_argument("checks", help="checks.json of a notebook, made by make course; - reads it from standard input")
     parser.add_argument("submission", nargs="+", type=Path, help="notebooks, or folders of them")
-    parser.add_argument("--students", type=Path, help="CSV with columns name and file, where file names are not names")
+    parser.add_argument("--students", type=Path, help="CSV with columns name and file, if file names are not names")
     parser.add_argument("--student", help="the name of the one student whose submission this is")
     parser.add_argument("--table", type=Path, help="write the points of all as CSV")
     parser.add_argument("--gradescope", type=Path, help="write results.json for Gradescope (one submission)")
-    parser.add_argument("--manual", type=Path, help="write a sheet of the answers that a person reads, with rubrics")
+    parser.add_argument("--manual", type=Path, help="write a sheet of the answers to be graded by hand, with rubrics")
     parser.add_argument("--hide-hidden", action="store_true", help="do not say what a hidden check found")
     parser.add_argument("--jobs", type=int, help="submissions at a time")
     parser.add_argument("--seconds", type=float, default=10.0, help="processor time for one check")
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _name(path: Path, notebook: str) -> str:
-    """Whose submission a file is: its name, or its folder's where all files are called as they were handed out."""
+    """The student of a file: the name of the file, or of its folder if all files have the name that was handed out."""
     return path.parent.name if path.stem == notebook else path.stem
 
 

@@ -1,7 +1,7 @@
-"""Answers run under watch: one that hands the work to a ready-made function is refused, however it got hold of it.
+"""Run answers and refuse those that call a ready-made function, under whatever name.
 
-A check calls an answer through :func:`by_hand`. In a student's notebook that runs the function right there; where marks
-are given, the answer is in a process of its own (:mod:`regard.course.grading`), and the same call goes over as data.
+A check calls an answer through :func:`by_hand`. In a student's notebook this calls the function directly. In grading,
+the answer is in a separate process (:mod:`regard.course.grading`), and the same call is sent there as data.
 """
 
 import sys
@@ -19,7 +19,7 @@ from regard.course.grading import ATTENTION, READY_MADE, ReadyMadeError, RemoteA
 
 
 class Answer:
-    """An answer, to be called as before. Tensors that are passed must come back as they were."""
+    """Wraps an answer and is called like it. The answer must not change the tensors that are passed to it."""
 
     def __init__(self, answer: Any, refused: Mapping[str, str], draws: bool = False) -> None:
         self._answer, self._refused, self._draws = answer, dict(refused), draws
@@ -41,7 +41,7 @@ class Answer:
             before = [part.detach().clone() if isinstance(part, Tensor) else None for part in args]
             with warnings.catch_warnings(), _Watch(self._refused, self._draws):
                 if self._draws:
-                    warnings.simplefilter("ignore", DeprecationWarning)  # NumPy's, about tensors that are watched
+                    warnings.simplefilter("ignore", DeprecationWarning)  # a warning of NumPy about the watched tensors
                 found = function(*args, **options)
             changed = [
                 number
@@ -70,7 +70,7 @@ class Answer:
         return tuple(found)
 
     def build(self, *args: Any, state: Mapping[str, Tensor] | None = None, **options: Any) -> "Answer":
-        """An object of the class that was answered, with these weights."""
+        """An object of the student's class, with these weights."""
         if isinstance(self._answer, RemoteAnswer):
             made: Any = self._answer.build(args, options)
             if state is not None:
@@ -113,7 +113,7 @@ def by_hand(answer: Any, *, without: str | Iterable[str] = (), draws: bool = Fal
 
 
 class _Watch(TorchFunctionMode):
-    """Sees every torch function called inside, and from where."""
+    """Records every torch function called inside, and its caller."""
 
     def __init__(self, refused: dict[str, str], draws: bool) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class _Watch(TorchFunctionMode):
 
 
 def _own_code(frame: FrameType | None) -> str | None:
-    """The outermost of this library's functions between the answer and here, if there is one."""
+    """The outermost function of this library on the call stack below the answer, if any."""
     found = None
     while frame is not None:
         module = frame.f_globals.get("__name__", "")

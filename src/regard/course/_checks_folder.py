@@ -1,4 +1,4 @@
-"""Where a notebook's public checks are: beside it if it came with them, else inside the package."""
+"""The public checks of a notebook: in the folder beside it, if there is one, else inside the package."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ def notebooks() -> tuple[str, ...]:
 
 
 def public_checks(notebook: str) -> dict[str, str]:
-    """By question, the source of its public checks.
+    """The source of the public checks of each question.
 
     A folder ``tests/<notebook>`` in the working directory takes precedence, so that teachers can hand out checks of their
     own. Without it, as in Colab, the checks of the package are used.

@@ -20,7 +20,7 @@ class Box(NamedTuple):
     height: float = 0.62
 
 
-Arrow = tuple[int | str, ...]  # from a box to a box, by number, and perhaps a label
+Arrow = tuple[int | str, ...]  # an arrow between two boxes, by number, with an optional label
 
 _ATTENTION = (
     [
@@ -117,7 +117,7 @@ _DIAGRAMS: dict[str, tuple[Sequence[Box], Sequence[Arrow], str]] = {
 
 
 def diagram(name: str) -> Any:
-    """One of the course's diagrams, with its words: ``attention``, ``sequences``, ``transformer``, ``vision``, ``convolution``.
+    """A diagram of the course with its description: ``attention``, ``sequences``, ``transformer``, ``vision``, ``convolution``.
 
     >>> import regard.course
     >>> str(regard.course.diagram("attention"))[:10]
@@ -151,14 +151,14 @@ def _drawn(boxes: Sequence[Box], arrows: Sequence[Arrow]) -> Figure:
 
 
 def _arrow(panel: Any, start: Box, end: Box, label: str) -> None:
-    """From the side of one box that faces the other to the side that faces back."""
+    """An arrow between the facing sides of two boxes."""
     sideways = abs(end.x - start.x) - (start.width + end.width) / 2 > -0.05
     if sideways:
         way = 1 if end.x > start.x else -1
         a, b = (start.x + way * start.width / 2, start.y), (end.x - way * end.width / 2, end.y)
     else:
         way = 1 if end.y > start.y else -1
-        # Straight up into a wide box, and to the middle of a narrow one.
+        # Vertical into a wide box, toward the middle of a narrow one.
         x = start.x if abs(start.x - end.x) < end.width / 2 else end.x
         a, b = (start.x, start.y + way * start.height / 2), (x, end.y - way * end.height / 2)
     panel.annotate("", b, a, arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.1, "shrinkA": 0, "shrinkB": 0})

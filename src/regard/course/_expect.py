@@ -1,4 +1,4 @@
-"""Compare an answer with what is right, and say what is wrong with it in words a learner can act on."""
+"""Compare an answer with the correct result, and explain a difference in words that help a learner."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ Number = int | float
 
 
 class Advice(AssertionError):
-    """What is wrong, in words that are the same for every seed, so that hidden checks may show it, too."""
+    """An explanation that is the same for every seed, so that hidden checks may show it, too."""
 
 
 class NotThere(Advice):
@@ -170,7 +170,7 @@ def _panels(figure: Any, count: int) -> list[Any]:
 
 
 def _close(figure: Any) -> None:
-    """A figure that a check has looked at is not shown again."""
+    """Close a figure after a check, so that it is not shown again."""
     from matplotlib import pyplot
 
     pyplot.close(figure)

@@ -1,4 +1,4 @@
-"""``grader.check("…")`` in a notebook: public checks, run right there, and what they say in words."""
+"""``grader.check("…")`` in a notebook: run the public checks and explain their results."""
 
 import inspect
 import traceback
@@ -56,7 +56,7 @@ class Notebook:
 
 
 def _callers_names() -> Mapping[str, Any]:
-    """The global names of whoever called: the notebook's own."""
+    """The caller's global names, which are the notebook's."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in (
         "regard",
@@ -68,7 +68,7 @@ def _callers_names() -> Mapping[str, Any]:
 
 
 def _their_line(error: Exception) -> str | None:
-    """The error with the student's own line, where it was raised in her code; checks are never quoted."""
+    """The error with the student's line that raised it, if any; lines of checks are never quoted."""
     line = None
     for frame in traceback.extract_tb(error.__traceback__):
         written_here = (
@@ -80,7 +80,7 @@ def _their_line(error: Exception) -> str | None:
 
 
 class Feedback:
-    """What the public checks of a question say; empty where all passed."""
+    """The messages of a question's public checks; empty if all passed."""
 
     def __init__(self, question: str, messages: Mapping[str, str]) -> None:
         self.question, self.messages = question, dict(messages)

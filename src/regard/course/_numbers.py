@@ -1,4 +1,4 @@
-"""The numbers in the statements of the exercises: the published ones, or others for each student."""
+"""The numbers in the exercises: the published ones, or different ones for each student."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from regard.course._expect import Draw
 
 
 def numbers(notebook: str, seed: int) -> dict[str, Any]:
-    """By name, the numbers that a notebook's statements use; seed 0 gives the published ones.
+    """The numbers in a notebook's exercises, by name; seed 0 gives the published ones.
 
     >>> import regard.course
     >>> regard.course.numbers("3-transformer", 0)["count_heads"]

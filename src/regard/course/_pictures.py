@@ -1,4 +1,4 @@
-"""Pictures in the notebooks: each with words for whoever cannot see it, and a still where an interactive view stands."""
+"""Pictures in the notebooks: each has a description for screen readers, and a static image for interactive views."""
 
 import io
 from typing import Any
@@ -7,12 +7,12 @@ from matplotlib.figure import Figure
 
 
 class Picture:
-    """A figure and what it shows, in words: notebooks and web pages keep the words with the image.
+    """A figure with a description, which notebooks and web pages keep as the image's alternative text.
 
     Args:
-        figure: drawn by matplotlib; closed here, so that it is shown once.
-        alt: what there is to see.
-        shown: an interactive view of the same, which goes first wherever it can run.
+        figure: a matplotlib figure; closed here, so that it is shown once.
+        alt: the description.
+        shown: an interactive view of the same, shown instead wherever it can run.
     """
 
     def __init__(self, figure: Figure, alt: str, shown: Any = None) -> None:
@@ -34,7 +34,7 @@ class Picture:
 
 
 def picture(figure: Figure, alt: str, *, shown: Any = None) -> Picture:
-    """The figure with its words, to be the last line of a cell.
+    """The figure with its description, for the last line of a cell.
 
     >>> import regard.course
     >>> from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Weights for the vision transformer of notebook 4, and what it computes with them: for its checks."""
+"""Random weights and correct outputs of the vision transformer of notebook 4, for its checks."""
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,7 @@ def block_attention(
     state: State, x: Tensor, heads: int, *, scale: float | None = None, axis: int = -1, swapped: bool = False,
     merged: bool = True,
 ) -> Tensor:  # fmt: skip
-    """The attention of a block, right or with a slip."""
+    """The attention of a block, correct or with a typical mistake."""
     parts = F.linear(x, state["qkv.weight"], state["qkv.bias"]).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
     query, key, value = (parts[1], parts[0], parts[2]) if swapped else parts
     scale = query.shape[-1] ** -0.5 if scale is None else scale
@@ -42,7 +42,7 @@ def block_norm(state: State, number: int, x: Tensor) -> Tensor:
 
 
 def block_output(state: State, x: Tensor, heads: int) -> Tensor:
-    """The whole block, norms in front."""
+    """The output of a whole pre-norm block."""
     x = x + block_attention(state, block_norm(state, 1, x), heads)
     return x + block_mlp(state, block_norm(state, 2, x))
 
@@ -65,7 +65,7 @@ def vision_output(
     state: State, images: Tensor, *, patch: int, heads: int, depth: int, first: bool = True, positions: bool = True,
     read: str = "class", norm: bool = True,
 ) -> Tensor:  # fmt: skip
-    """The scores of the classes, right or with a slip."""
+    """The class scores, correct or with a typical mistake."""
     x = F.linear(F.unfold(images, patch, stride=patch).mT, state["embedding.weight"], state["embedding.bias"])
     token = state["class_token"].expand(len(images), -1, -1)
     x = torch.cat([token, x] if first else [x, token], 1) + positions * state["positions"]

@@ -100,7 +100,7 @@ class Augmentation:
     def draw_corner(
         self, index: Int[Tensor, "n"], seed: int, epoch: int, height: int, width: int
     ) -> Int[Tensor, "n 2"]:
-        """The upper left corner of the cut-out square, uniform over all places inside the image."""
+        """The upper left corner of the cut-out square, uniform over all positions inside the image."""
         rows = random_below(index, height - self.cutout + 1, seed, epoch, "cutout rows")
         columns = random_below(index, width - self.cutout + 1, seed, epoch, "cutout columns")
         return torch.stack((rows, columns), -1)

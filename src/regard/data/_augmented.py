@@ -13,7 +13,7 @@ from regard.data._mix import MixDraws, draw_mix, label_weights, mix, partners
 from regard.data._trivial_augment import draw_operations, trivial_augment
 from regard.data.own_images import StreamedSet
 
-TOGETHER = 16 << 20  # bytes of images that are prepared at once on a GPU
+TOGETHER = 16 << 20  # bytes of images prepared in one go on a GPU
 
 
 class ImageBatch(NamedTuple):
@@ -92,7 +92,7 @@ class AugmentedImages:
         return TOGETHER // size if self.device.type == "cuda" and not self.reads_ahead else 1
 
     def announce(self, index: Int[Tensor, "n"], *, seed: int, epoch: int) -> None:
-        """Start to read a batch that will be needed soon, if images are streamed. It never changes a batch."""
+        """Start to read a batch that will be needed soon, if images are streamed. This does not change any batch."""
         if isinstance(self.set, StreamedSet):
             self.set.read_ahead(index)
             if self.augmentation.mixes:
@@ -129,8 +129,8 @@ class AugmentedImages:
         return images, labels
 
     def _draws(self, seed: int, epoch: int) -> "EpochDraws":
-        """The draws of all samples: computed once per epoch, so that a batch only looks up its own, and none depends on the
-        rest of its batch."""
+        """The draws of all samples, computed once per epoch. A batch looks up its own, so no draw depends on the rest of
+        the batch."""
         if self._drawn is None or self._drawn[0] != (seed, epoch):
             everyone = torch.arange(len(self), device=self.device)
             augmentation, (_, height, width) = self.augmentation, self.set.shape

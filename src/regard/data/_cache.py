@@ -17,7 +17,7 @@ from regard.support.files import write_atomic
 from regard.support.reading import UnreadableError, read_limited
 from regard.support.text import format_size
 
-_LARGEST = 2**30  # bytes of a file, and of what is in it
+_LARGEST = 2**30  # bytes of a file, also when unpacked
 State = Literal["embedded", "present", "incomplete", "absent"]
 
 
@@ -179,7 +179,7 @@ def _content(path: Path) -> bytes:
     unpacking = zlib.decompressobj(wbits=31)  # gzip, with its own checksum
     content = unpacking.decompress(data, _LARGEST)
     if not unpacking.eof:
-        raise zlib.error(f"it is cut, or has more than {_LARGEST:,} bytes when unpacked")
+        raise zlib.error(f"it is truncated, or has more than {_LARGEST:,} bytes when unpacked")
     return content
 
 
@@ -236,7 +236,7 @@ def _missing(source: Source, tried: list[str]) -> DataMissingError:
 
 @contextmanager
 def _lock(folder: Path, title: str) -> Iterator[None]:
-    """A lock between processes; the system releases it when its owner ends, even by a kill."""
+    """A lock between processes; the system releases it when its owner ends, even if it is killed."""
     from filelock import FileLock, Timeout  # torch depends on it
 
     lock = FileLock(folder / ".lock")

@@ -110,7 +110,7 @@ class _Dice:
 
 
 def chronicle(days: int, *, seed: int = 0) -> str:
-    """The diary of so many days, a paragraph for each.
+    """The diary of a number of days, with a paragraph for each.
 
     >>> from regard.data._chronicle import chronicle
     >>> chronicle(1).split(" ")[:2]

@@ -1,4 +1,4 @@
-"""Decode an image that a person sent, in a process of its own (see ``_decode_worker.py``)."""
+"""Decode an untrusted image in a separate process (see ``_decode_worker.py``)."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ MOST_BYTES = 8 * 2**20
 MOST_PIXELS = 24_000_000
 MOST_SIDE = 12_000
 SECONDS, MEMORY = 10, 2**30
-DRAFT = 896  # a JPEG is decoded at about this size at least, if it is larger
+DRAFT = 896  # a larger JPEG may be decoded at a reduced size, but not below this
 _WORKER = Path(__file__).with_name("_decode_worker.py")
 
 
@@ -55,7 +55,7 @@ def decode_image(
     except subprocess.TimeoutExpired:
         raise ImageRefusedError(f"the image takes more than {seconds} seconds to decode", too_large=True) from None
     line, _, pixels = done.stdout.partition(b"\n")
-    if done.returncode or not line:  # ended by the system: out of time or memory, or a decoder that crashed
+    if done.returncode or not line:  # killed by the system (time or memory limit), or the decoder crashed
         if b"ModuleNotFoundError" in done.stderr:
             raise ImportError("reading images needs pillow: pip install 'regard[train]'")
         raise ImageRefusedError("the image takes too much time or memory to decode", too_large=True)

@@ -1,7 +1,8 @@
-"""Decodes one image from standard input, in a process of its own: python _decode_worker.py LIMITS-AS-JSON
+"""Decodes one image from standard input, in a separate process: python _decode_worker.py LIMITS-AS-JSON
 
-A decoder reads a stranger's bytes and has been wrong before. This process has little memory and time, no network, and
-nothing to write to. It writes one line of JSON, ``{"size": [width, height]}`` or ``{"refused": …}``, and the pixels in RGB.
+Image decoders have had security bugs, and the bytes are untrusted. So this process has limits on memory and time, no
+network, and no files to write to. It prints one line of JSON, ``{"size": [width, height]}`` or ``{"refused": …}``, and
+the pixels in RGB.
 """
 
 import io
@@ -22,7 +23,7 @@ ORIENTATION = 0x0112  # the EXIF tag of the camera's orientation
 
 
 def confine(memory: int, seconds: int) -> None:
-    """Limits of the system, as far as it has them: Windows has none of these."""
+    """Set the limits that the system supports; Windows supports none of these."""
     try:
         import ctypes
         import resource
@@ -33,7 +34,7 @@ def confine(memory: int, seconds: int) -> None:
         libc = ctypes.CDLL(None)
         libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
         libc.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: end with the parent
-        if libc.unshare(0x40000000) != 0:  # CLONE_NEWNET: no network. Ordinary users need a namespace of users first.
+        if libc.unshare(0x40000000) != 0:  # CLONE_NEWNET: no network. Ordinary users need a user namespace first.
             libc.unshare(0x10000000 | 0x40000000)
     limits = {"RLIMIT_AS": memory, "RLIMIT_CPU": seconds, "RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0, "RLIMIT_NOFILE": 16}
     for name, most in limits.items():
@@ -44,14 +45,14 @@ def confine(memory: int, seconds: int) -> None:
 
 
 def decode(content: bytes, formats: list[str], most_pixels: int, most_side: int, draft: int) -> Any:
-    """The first frame, upright, in RGB; a message where it is refused."""
+    """The first frame, upright, in RGB; a message if the image is refused."""
     from PIL import Image
 
     with Image.open(io.BytesIO(content), formats=formats) as opened:
         width, height = opened.size
         if width * height > most_pixels or max(width, height) > most_side:
             return f"the image has {width} × {height} pixels, more than {most_pixels:,} in all"
-        opened.draft("RGB", (draft, draft))  # a JPEG need not be decoded at full size
+        opened.draft("RGB", (draft, draft))  # lets Pillow decode a JPEG at a reduced size
         turn = getattr(Image.Transpose, TURNS.get(opened.getexif().get(ORIENTATION, 1), ""), None)
         converted = opened.convert("RGBA")
     flat = Image.new("RGB", converted.size, "white")
@@ -60,7 +61,7 @@ def decode(content: bytes, formats: list[str], most_pixels: int, most_side: int,
 
 
 def answer(content: bytes, **limits: Any) -> tuple[dict[str, Any], bytes]:
-    """What is written: the line, and the pixels."""
+    """The output: the line of JSON, and the pixels."""
     try:
         found = decode(content, **limits)
     except MemoryError:
@@ -76,7 +77,7 @@ def main() -> None:
     limits = json.loads(sys.argv[1])
     import PIL.Image
 
-    PIL.Image.init()  # loads its plugins, while files can still be opened
+    PIL.Image.init()  # loads its plugins now, while files can still be opened
     confine(limits.pop("memory"), limits.pop("seconds"))
     line, pixels = answer(sys.stdin.buffer.read(), **limits)
     sys.stdout.buffer.write(json.dumps(line).encode() + b"\n" + pixels)

@@ -1,4 +1,4 @@
-"""Download one file through pooch: from several mirrors, continued after an interruption, checked before use."""
+"""Download one file with pooch: tries several mirrors, resumes after an interruption, verifies the checksum."""
 
 import sys
 import time
@@ -12,8 +12,8 @@ from regard._version import __version__
 
 Report = Callable[[int, int | None], None]
 
-_CHUNK = 1 << 14  # bytes that a broken connection loses at most
-_FINAL = {400, 401, 403, 404, 405, 410, 451}  # HTTP errors that another attempt would not change
+_CHUNK = 1 << 14  # bytes lost at most when a connection breaks
+_FINAL = {400, 401, 403, 404, 405, 410, 451}  # HTTP errors for which another attempt is useless
 
 
 class DownloadError(OSError):
@@ -40,10 +40,10 @@ def download(
     Args:
         addresses: the mirrors, tried in order.
         md5: the checksum of the file.
-        most: bytes at which a transfer is given up; None has no limit.
+        most: the largest number of bytes to accept; None has no limit.
         report: called with (bytes received, bytes in total or None) during the transfer.
         attempts: per mirror; the pause between two attempts starts at ``pause`` seconds and doubles.
-        timeout: seconds without data after which a connection is given up.
+        timeout: seconds without data after which a connection is closed.
 
     Raises :class:`DownloadError` if no mirror returns a valid file.
     """
@@ -65,8 +65,8 @@ def download(
 
 
 class _Transfer:
-    """A downloader for pooch. Its own one starts from the first byte after every interruption, which hurts with large
-    files and slow mirrors. This one keeps the bytes in ``part`` and requests the rest."""
+    """A downloader for pooch. Pooch's own starts from the first byte after every interruption, which is slow for large
+    files. This one keeps the received bytes in ``part`` and requests the rest."""
 
     def __init__(self, part: Path, report: Report | None, timeout: float, most: int | None = None) -> None:
         self.part, self.report, self.timeout, self.most = part, report, timeout, most
@@ -83,7 +83,7 @@ class _Transfer:
             session.get(address, headers=headers, stream=True, timeout=self.timeout) as response,
         ):
             self.connected, self.status = True, response.status_code
-            if self.status != 416:  # no bytes after ``start``: the checksum decides if the part is the file
+            if self.status != 416:  # no bytes after ``start``: the checksum decides whether the part is the whole file
                 response.raise_for_status()
                 self._receive(response, start if self.status == 206 else 0)
         self.part.replace(output)
@@ -107,14 +107,14 @@ class _Transfer:
                     self.report(file.tell(), total)
 
     def _refuse(self, requests: Any) -> None:
-        """A mirror that sends too much is not asked again."""
+        """Refuse a mirror that sends too much; it is not tried again."""
         self.part.unlink(missing_ok=True)
         self.connected = False
-        raise requests.RequestException(f"sends more than {self.most:,} bytes, which this file does not have")
+        raise requests.RequestException(f"sends more than {self.most:,} bytes, too many for this file")
 
 
 def _session(requests: Any) -> Any:
-    """A session that follows no redirect from an encrypted address to one that is not."""
+    """A session that refuses redirects from an encrypted address to an unencrypted one."""
 
     class Session(requests.Session):  # type: ignore[misc]
         def get_redirect_target(self, resp: Any) -> str | None:

@@ -96,7 +96,7 @@ class DataSet:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is wrong with the data; nothing, for published data sets."""
+        """Problems of the data; empty for published data sets."""
         return ()
 
     @cached_property
@@ -164,8 +164,8 @@ def check_validation(validation: object) -> None:
 
 
 def validation_mask(labels: Int64[Tensor, "n"], count: int, classes: int) -> Bool[Tensor, "n"]:
-    """True for the ``count`` images of the validation set: ``count // classes`` of each class (one more of the first
-    classes if there is a remainder), those whose index has the smallest hash. A larger count adds images and keeps these.
+    """True for the ``count`` images of the validation set: of each class the ``count // classes`` images (one more for the
+    first classes if there is a remainder) whose index has the smallest hash. A larger count only adds images.
     """
     held_out = torch.zeros(len(labels), dtype=torch.bool)
     ranks = random_bits(torch.arange(len(labels)), "validation")

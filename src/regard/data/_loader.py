@@ -31,24 +31,24 @@ class Examples(Protocol[Batch_co]):
 
 @runtime_checkable
 class ReadsAhead(Protocol):
-    """Examples that may read batches from the disk before they are asked for."""
+    """Examples that may read batches from the disk in advance."""
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether they do."""
+        """Whether batches are read in advance."""
 
     def announce(self, index: Tensor, *, seed: int, epoch: int) -> None:
-        """This batch will be asked for soon."""
+        """Announce a batch that will be requested soon."""
 
 
 @runtime_checkable
 class PreparesTogether(Protocol):
-    """Examples of which several batches are prepared in the time of one: on a GPU, where small operations cost their launch.
-    A batch of them is a named tuple of tensors with one row for each sample."""
+    """Examples that can prepare several batches in the time of one: on a GPU, small operations cost little more than their
+    launch. A batch is a named tuple of tensors with one row for each sample."""
 
     @property
     def samples_together(self) -> int:
-        """About how many."""
+        """About how many samples to prepare together."""
 
 
 class Loader(Generic[Batch_co]):
@@ -117,7 +117,7 @@ class Loader(Generic[Batch_co]):
         self._order: tuple[int, Tensor] | None = None
         together = examples.samples_together if isinstance(examples, PreparesTogether) else 1
         self._steps_together = max(1, together * world_size // batch_size)
-        self._prepared: tuple[int, dict[int, Batch_co]] = -1, {}  # an epoch, and batches of some of its steps
+        self._prepared: tuple[int, dict[int, Batch_co]] = -1, {}  # an epoch, and prepared batches of some of its steps
 
     def __len__(self) -> int:
         """The number of steps in an epoch."""
@@ -145,7 +145,7 @@ class Loader(Generic[Batch_co]):
         return self.examples.batch(self.index(epoch, step), seed=self.seed, epoch=epoch)
 
     def _together(self, epoch: int, step: int) -> Batch_co:
-        """The same, prepared together with its neighbors: a sample does not depend on the rest of its batch."""
+        """The same batch, prepared together with following ones. Samples do not depend on the rest of their batch."""
         self._check_step(step)
         prepared, batches = self._prepared
         if prepared != epoch or step not in batches:
@@ -155,7 +155,7 @@ class Loader(Generic[Batch_co]):
             columns = [column.split([len(index) for index in indices]) for column in joined]
             batches = dict(zip(steps, map(type(joined), *columns), strict=True))
             self._prepared = epoch, batches
-        return batches.pop(step)  # once: whoever asks for it again gets a new one, whatever was done to this
+        return batches.pop(step)  # returned only once, since the caller may change it
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch_co]:
         """The batches of an epoch, beginning with step ``start``."""

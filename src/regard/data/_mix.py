@@ -83,8 +83,8 @@ class MixDraws(NamedTuple):
 def draw_mix(
     index: Int[Tensor, "n"], augmentation: Augmentation, seed: int, epoch: int, height: int, width: int
 ) -> MixDraws:
-    """The draws of these samples. On a CPU, powers round differently at the end of a tensor: only the draws of the same
-    ``index`` are the same to the last bit."""
+    """The draws of these samples. On a CPU, powers round differently at the end of a tensor, so only draws for the same
+    ``index`` tensor are bitwise equal."""
     use_cutmix = torch.full_like(index, augmentation.cutmix > 0, dtype=torch.bool)
     if augmentation.mixup and augmentation.cutmix:
         use_cutmix = random_coin(index, seed, epoch, "mixup or cutmix")
@@ -158,7 +158,7 @@ def beta_quantile(p: Float[Tensor, "*shape"], alpha: float) -> Float[Tensor, "*s
     if not 0 < alpha < math.inf:
         raise ValueError(f"alpha must be positive and finite, got {alpha}")
     table = _beta_table(float(alpha), p.device)
-    # Symmetric about ½: the table covers the lower half.
+    # Symmetric about ½, so the table covers only the lower half.
     at = 2 * torch.minimum(p, 1 - p) * _KNOTS
     left = at.long().clamp(max=_KNOTS - 1)
     u = torch.lerp(table[left], table[left + 1], at - left)

@@ -8,7 +8,7 @@ from regard.data._sources import names
 from regard.data.own_images import OwnDataSet, UnsuitableDataError, open_images
 from regard.support.checks import check_path, check_positive, describe
 
-LARGEST_SIDE = 8_000  # pixels to which all images are brought; a recipe from somebody else may ask for any number
+LARGEST_SIDE = 8_000  # largest side in pixels; a recipe from someone else may request any number
 
 
 def own_path(data: str) -> str | None:

@@ -128,7 +128,7 @@ def _signed(value: int) -> int:
 
 
 def _check_bound(bound: object) -> None:
-    """Any whole number of 1 or more: seeds are drawn below 2⁶³, which is no size of a tensor."""
+    """Check for a whole number of 1 or more. It may exceed tensor sizes: seeds are drawn below 2⁶³."""
     if isinstance(bound, bool) or not isinstance(bound, int):
         raise TypeError(f"bound must be a whole number of 1 or more, got {describe(bound)}")
     if bound < 1:

@@ -1,4 +1,4 @@
-"""Random letters in which pieces come again: what follows can be looked up, and in no other way be known."""
+"""Random letters with repeated pieces: the next letter can be looked up, but not known in any other way."""
 
 import string
 
@@ -12,12 +12,12 @@ from regard.data._text import IGNORE, NextTokenBatch
 from regard.data._vocabulary import Vocabulary
 from regard.support.checks import check_choice, check_positive
 
-KNOWN_FROM = 2  # characters of a piece that came before its next one is asked for
+KNOWN_FROM = 2  # characters of a repeated piece to read before predicting its next one
 SHORTEST_PIECE, LONGEST_PIECE = 3, 9
 
 
 class RepeatedPieces:
-    """Windows made of a few pieces of random letters, in random order, again and again.
+    """Windows made of a few pieces of random letters, repeated in random order.
 
     A model has to predict the next character wherever the piece occurred before and its first two characters have been
     read again; other targets are −100. Pieces are new in every window, so that a model cannot memorize them: it
@@ -67,7 +67,7 @@ class RepeatedPieces:
         drawn = place[..., None] * LONGEST_PIECE + torch.arange(LONGEST_PIECE, device=index.device)
         spelled = self.vocabulary.special_count + random_below(drawn, letters, *key, "letter")
 
-        # Which piece stands in which slot, where the slot begins, and whether the piece stood in an earlier one.
+        # The piece in each slot, the start of the slot, and whether the piece was in an earlier slot.
         piece = random_below(index[:, None] * len(slots) + slots, self.pieces, *key, "piece")
         start = sizes.gather(1, piece).cumsum(1) - sizes.gather(1, piece)
         again = ((piece[:, :, None] == piece[:, None, :]) & (slots[:, None] > slots)).any(-1)

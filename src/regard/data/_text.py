@@ -23,7 +23,7 @@ from regard.support.checks import (
 )
 
 IGNORE = -100
-_DAYS = 168  # six times round the seasons
+_DAYS = 168  # six years
 _HELD_OUT = 0.1
 _SHOWN = 40  # characters of a text in its repr
 

@@ -22,7 +22,7 @@ TABLES = ("posterize", "solarize", "autocontrast", "equalize")
 OPERATIONS = ("identity", *MOVES, *BLENDS, *TABLES)
 LEVELS = 31  # strengths 0 (nothing) to 30, evenly spaced
 _STRONGEST = {"shear": 0.99, "translate": 32.0, "rotate": math.radians(135), "blend": 0.99}
-_MOST_BITS = 6  # that posterize drops
+_MOST_BITS = 6  # bits that posterize drops
 _GRAY = (19595, 38470, 7471)  # Pillow's weights of red, green and blue, of 65,536
 
 
@@ -62,7 +62,7 @@ def trivial_augment(
     signed = torch.where(backward, -strength, strength)
     moved = _move(images, operation, signed)
     results = {**_blends(images, signed), **_tables(images, level)}
-    chosen = moved  # the image itself where the operation is no move
+    chosen = moved  # the image itself if the operation is not a move
     for name, result in results.items():
         chosen = torch.where((operation == OPERATIONS.index(name))[:, None, None, None], result, chosen)
     return chosen
@@ -163,7 +163,7 @@ def _tables(images: Bytes, level: Int[Tensor, "n"]) -> dict[str, Bytes]:
 
 
 def _equalize(images: Bytes) -> Bytes:
-    """A value becomes the share of the channel's pixels below it, as Pillow counts: without the brightest ones."""
+    """Map a value to the share of the channel's pixels below it. Like Pillow, the count leaves out the brightest ones."""
     flat = images.flatten(2).int()
     ranked = flat.sort(-1).values
     below = torch.searchsorted(ranked, flat)

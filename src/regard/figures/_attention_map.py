@@ -7,20 +7,20 @@ from regard.figures.style import Figure, PathArgument, arrange, finish, frame, n
 from regard.maps import Map, visible_keys
 from regard.support.checks import check_index, describe
 
-PANEL_CELLS = 128  # per side of a panel: two pixels each
+PANEL_CELLS = 128  # cells per side of a panel, two pixels each
 
 
 def attention(found: Map, *, sample: int = 0, query: int | None = None, path: PathArgument = None) -> Figure:
     """One panel per head: the map, or with ``query`` what one query attends to, on the image.
 
-    All panels share one scale of colors, each weight against uniform attention. A map that is larger than its panel is
-    pooled: a cell shows the largest of the weights that it stands for.
+    All panels share one color scale, relative to uniform attention. A map that is larger than its panel is pooled: a
+    cell shows its largest weight.
 
     Args:
         found: a map, such as ``maps[-1]``.
         sample: which sample of the batch.
         query: the number of the query, also if ``rows=`` chose some; the grid of the tokens must be known.
-        path: where to save the picture.
+        path: where to save the figure.
 
     >>> from regard.maps import AttentionRecord, Map
     >>> found = Map("layer", [AttentionRecord.given(torch.eye(4).expand(1, 2, 4, 4))])

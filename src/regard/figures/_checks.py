@@ -1,4 +1,4 @@
-"""Checks of what is drawn, so that an error names the argument and not a line of matplotlib."""
+"""Checks of arguments, so that an error names the argument and not a line of matplotlib."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ def check_flags(**flags: Any) -> None:
 
 
 def check_named(name: str, value: Any, what: str, fits: Callable[[Any], bool]) -> None:
-    """A mapping from names to ``what``, with one entry at least."""
+    """Check for a mapping from names to ``what`` with at least one entry."""
     if not isinstance(value, Mapping) or not value or not all(isinstance(key, str) for key in value):
         raise TypeError(f"{name} must map names to {what}, got {describe(value):.200}")
     for key, entry in value.items():
@@ -38,7 +38,7 @@ def is_numbers(value: Any) -> bool:
 
 
 def is_drawable(value: Any) -> bool:
-    """A tensor of real numbers that has values."""
+    """Whether this is a tensor of real numbers that has values."""
     return isinstance(value, Tensor) and not value.is_complex() and not is_functional(value) and not value.is_sparse
 
 

@@ -1,4 +1,4 @@
-"""The colors of weights: each weight against uniform attention, on one scale, with a color bar in percent."""
+"""The color scale of weights, relative to uniform attention, with a color bar in percent."""
 
 import math
 from typing import Any
@@ -8,13 +8,13 @@ from torch import Tensor
 
 from regard.figures.style import DIVERGING, Figure
 
-MOST_CELLS = 400  # per side of a picture; larger maps are pooled
+MOST_CELLS = 400  # cells per side; larger maps are pooled
 # The colors of the interactive views on a light page.
 STOPS = ("#ffffff", "#dceaf6", "#a5cbe6", "#5a9fcf", "#2170ae", "#0d4583", "#061f47")
 
 
 def scale_position(lift: Tensor, top: float) -> Tensor:
-    """Where a multiple of uniform attention lies on the color scale: log(1 + lift) / log(1 + top), with its sign.
+    """The position of a multiple of uniform attention (lift) on the color scale: log(1 + lift) / log(1 + top), with its sign.
 
     >>> scale_position(torch.tensor([0.0, 40.0]), 40).tolist()
     [0.0, 1.0]
@@ -23,7 +23,7 @@ def scale_position(lift: Tensor, top: float) -> Tensor:
 
 
 def pooled(lift: Tensor, most: int = MOST_CELLS) -> Tensor:
-    """At most so many cells per side, each the largest of those that it stands for: no head disappears.
+    """Pool to a limited number of cells per side, each the largest of its weights, so that no line disappears.
 
     >>> pooled(torch.eye(1000)).diagonal().min().item()
     1.0

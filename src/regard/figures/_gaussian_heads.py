@@ -66,7 +66,7 @@ def heads(
     axes = layers[0].center.shape[-1]
     rows, columns = arrange(len(layers), columns)
     figure, panels = new_figure(rows, columns, width=4.0 if axes == 2 else 5.0, height=4.2 if axes == 2 else 3.2)
-    # A step is one token of the layer, so layers with grids of their own have scales of their own.
+    # The unit is one token of the layer, so layers with different grids have different scales.
     own_scales = len({layer.grid for layer in layers}) > 1
     for panel in panels[len(layers) :]:
         panel.set_visible(False)
@@ -84,7 +84,7 @@ def heads(
     inner, outer = ("solid", "dashed") if axes == 2 else ("thick", "thin")
     key = f"gray: the query; {inner}: {MASSES[0]:.0%} of the mass, {outer}: {MASSES[1]:.0%}"
     figure.suptitle(f"Where heads look from the query\n{key}", fontsize=10)
-    if rows > 1:  # the labels of a row would reach into the titles of the next
+    if rows > 1:  # the labels of a row would overlap the titles of the next
         engine: Any = figure.get_layout_engine()
         engine.set(h_pad=0.12)
     return finish(figure, path)

@@ -7,7 +7,7 @@ from regard.figures._checks import check_named, is_number, is_pair_of_numbers
 from regard.figures.style import COLORS, PALE, Figure, PathArgument, finish, new_figure, tidy
 from regard.support.checks import describe
 
-POINTS = 60  # of the training curve, each the mean of some steps
+POINTS = 60  # points of the training curve, each the mean of some steps
 MARKS = (("o", 5), ("s", 8), ("^", 5), ("D", 8))
 
 
@@ -67,7 +67,7 @@ def length_sweep(
     for number, (name, by_length) in enumerate(results.items()):
         lengths = sorted(by_length)
         shares = [100 * by_length[length]["characters"] for length in lengths]
-        # Different marks tell lines apart that lie on each other.
+        # Different markers distinguish lines that coincide.
         mark, size = MARKS[number % len(MARKS)]
         color = COLORS[number % len(COLORS)]
         panel.plot(lengths, shares, f"{mark}-", color=color, label=name, markersize=size, markerfacecolor="none")

@@ -1,4 +1,4 @@
-"""What a network attends to in one sample: maps over an image, or the alignment of two sentences."""
+"""The attention of a network on one sample: maps over an image, or the alignment of two sentences."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,16 +25,16 @@ def image_attention(
 ) -> Figure | None:
     """Where each head of each layer looks from one token of an image: a row per layer, a column per head.
 
-    All heads share one scale of colors, each weight against uniform attention over the tokens of its layer.
+    All heads share one color scale, relative to uniform attention over the tokens of the layer.
 
     Args:
         maps: the maps of one pass over the image. Maps without a grid are omitted, and maps whose ``rows=`` do not include the
             query; if none is left, the result is None.
-        image: the image as a person sees it.
+        image: the image for display.
         query: (row, column) of the query, on the grid of the first layer; the center by default. Layers with fewer
             tokens show the token at the same place. Layers with a class token show where the class token looks instead,
             since the class is computed from it.
-        grid: the grid of tokens, if the maps do not know it themselves.
+        grid: the grid of tokens, if the maps do not declare it.
         path: where to save the figure.
 
     >>> model = regard.models.VisionTransformer(16, 4, 3, dim=8, depth=2, heads=2, pool="average")
@@ -82,7 +82,7 @@ def image_attention(
 
 
 def _draw_layer(panels: Sequence[Axes], found: Any, layout: Any, image: Tensor, at: tuple[int, int], top: float) -> Any:
-    """The image with the query marked, then the weights of each head; what was painted last, for the color bar."""
+    """Draw the image with the query marked, then the weights of each head; returns the last image for the color bar."""
     from matplotlib.patches import Rectangle
 
     rows, columns = layout.grid
@@ -127,7 +127,7 @@ def alignment(
     *,
     path: PathArgument = None,
 ) -> Figure:
-    """The alignment of two sentences: how much each token that is written (down) attends to each that is read (across).
+    """The alignment of two sentences: how much each written token (rows) attends to each read token (columns).
 
     >>> figure = regard.figures.alignment(torch.eye(2), ["a", " "], ["A", " "])
     >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]

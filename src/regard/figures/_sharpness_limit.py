@@ -65,7 +65,7 @@ def limit(
         count = int(near.sum())
         one = weights[:, near].mean(1)
         goal = 1 / count if number == 0 else 0.0
-        # The nearest keys miss what the others have; this sum has no cancellation.
+        # The nearest keys lack the weight of the others; this sum has no cancellation.
         gap = weights[:, ~near].sum(1) / count if number == 0 else one
         style: dict[str, Any] = {
             "color": COLORS[number % len(COLORS)],

@@ -1,4 +1,4 @@
-"""Attention weights as a figure for a paper: colors against uniform attention, with a color bar in percent."""
+"""Attention weights as a figure for a paper: colors relative to uniform attention, with a color bar in percent."""
 
 import math
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def weight_maps(
     title: str = "",
     width: float = 2 * COLUMN,
 ) -> Figure:
-    """Maps side by side, on one scale of colors: two, and their difference.
+    """Maps side by side on one color scale, such as two maps and their difference.
 
     Args:
         maps: maps of (queries, keys).
@@ -86,7 +86,7 @@ def weight_image(
     title: str = "",
     width: float = COLUMN,
 ) -> Figure:
-    """What one query attends to on an image, (rows, columns) of patches, beside the image with the query marked."""
+    """The weights of one query over the patches (rows, columns) of an image, beside the image with the query marked."""
     from matplotlib.patches import Rectangle
 
     panels = 1 if image is None else 2
@@ -116,7 +116,7 @@ def weight_segments(
     width: float = 2 * COLUMN,
     most: int = 16,
 ) -> Figure:
-    """What one query attends to in a sequence of text and images: a panel for each picture, and bars for words.
+    """The weights of one query in a sequence of text and images: a panel for each image, and bars for words.
 
     Args:
         pictures: weights of the patches of each image, (rows, columns).

@@ -1,4 +1,4 @@
-"""What all figures share: creation without pyplot, colors, labels and saving."""
+"""Shared parts of all figures: creation without pyplot, colors, labels and saving."""
 
 import math
 from os import PathLike
@@ -57,7 +57,7 @@ def tidy(panel: Axes, *, title: str, x: str, y: str) -> None:
 
 
 def frame(panel: Axes) -> None:
-    """A thin frame and no ticks, for a picture of which some colors are those of the page."""
+    """A thin frame without ticks, for a picture that contains the color of the page."""
     panel.set_axis_on()
     panel.set_xticks([])
     panel.set_yticks([])

@@ -109,8 +109,8 @@ def _paper(name: str, network: NetworkSettings, *, channels_last: bool = False) 
 
 
 def _short(name: str, network: NetworkSettings, *, channels_last: bool = False) -> Recipe:
-    """A recipe of our own, a thirtieth as long as the paper's, and therefore without dropout. All networks have the same
-    optimizer: Muon trains the filters of convolutions as it trains matrices."""
+    """Our own recipe, a thirtieth as long as the paper's, and therefore without dropout. All networks have the same
+    optimizer: Muon trains the filters of convolutions like matrices."""
     augmentation = replace(CROP_FLIP, border="reflect")
     return Recipe(
         name,

@@ -25,7 +25,7 @@ def get(name: str) -> Recipe:
 
     >>> regard.recipes.get("ex06-vit")
     Traceback (most recent call last):
-    ValueError: no recipe is called 'ex06-vit'; did you mean 'ex05-vit'?
+    ValueError: there is no recipe 'ex06-vit'; did you mean 'ex05-vit'?
     """
     check_text("name", name)
     if name not in _RECIPES:
@@ -33,7 +33,7 @@ def get(name: str) -> Recipe:
 
         close = difflib.get_close_matches(name, _RECIPES, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names())}"
-        raise ValueError(f"no recipe is called {name!r}; {hint}")
+        raise ValueError(f"there is no recipe {name!r}; {hint}")
     return _RECIPES[name]()
 
 

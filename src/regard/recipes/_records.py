@@ -16,7 +16,7 @@ def _muon(learning_rate: float) -> MuonSettings:
         matrix_momentum=0.6,
         matrix_steps=3,
         keep_norm=True,
-        convolutions=True,  # there are none, unless network.mixing is set to convolution
+        convolutions=True,  # there are no convolutions, unless network.mixing is set to convolution
     )
 
 

@@ -1,4 +1,4 @@
-"""The studio: runs, and what their networks attend to, on a local web page (``regard studio``).
+"""The studio: a local web page that shows runs and the attention of their networks (``regard studio``).
 
 It has a typed HTTP API (``/api/openapi.json``) and one page that uses it. By default other machines cannot reach the
 server. It reads nothing outside the folder that you open, and unpickles nothing.

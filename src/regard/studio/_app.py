@@ -1,4 +1,4 @@
-"""The application: the API, the page and its files, inside the guard."""
+"""The ASGI application: the API, the page and its files, behind the guard."""
 
 from collections.abc import Collection
 from functools import cache
@@ -45,11 +45,11 @@ def create_app(
     """
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"folder must be a folder with runs, got {str(folder)!r}")
-    # FastAPI's own documentation pages load scripts from other servers. The description stays, at /api/openapi.json.
+    # FastAPI's documentation pages load scripts from other servers, so they are off. /api/openapi.json remains.
     api = FastAPI(
         title="regard studio",
         version=__version__,
-        description="Runs, and what their networks attend to.",
+        description="Runs and the attention of their networks.",
         openapi_url="/api/openapi.json",
         docs_url=None,
         redoc_url=None,
@@ -66,7 +66,7 @@ def create_app(
     def script(request: Request) -> Response:
         return _file("studio.js", request)
 
-    # The largest file, and the form around it.
+    # The largest upload, plus the multipart form around it.
     return Guard(api, names=names, addresses=addresses, token=token, largest_body=MOST_BYTES + 2**20)
 
 

@@ -1,5 +1,5 @@
-"""Connections that wait for nobody: a client that sends half a request, or does not take its answer, is closed after some
-seconds, or when others come."""
+"""Time limits for connections: a client that sends half a request, or does not read its response, is disconnected after
+some seconds, or earlier if there are too many connections."""
 
 import asyncio
 from typing import Any
@@ -10,17 +10,17 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from regard.studio._guard import BODY_SECONDS, HEADERS
 
 HEADER_SECONDS = 10.0
-TAKE_SECONDS = 30.0  # until a client goes on taking an answer that it has stopped to take
+TAKE_SECONDS = 30.0  # for a client to continue reading a response that it stopped reading
 MOST_CONNECTIONS = 400  # below the usual limit of 1,024 open files
 
 
 class ImpatientProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1, with a time limit wherever a client is waited for, and a limit on the number of connections.
+    """uvicorn's HTTP/1.1 with a time limit on every wait for the client, and a limit on the number of connections.
 
-    uvicorn limits the time between two requests, but neither the time that the head of one may take, nor that of a body
-    that comes after its answer, nor that until an answer is taken. Such connections would fill every place. Where there are
-    too many, the one whose client has been waited for longest is closed. Requests that are sent before the answer to the one
-    before them are not read.
+    uvicorn limits the time between two requests. It does not limit the time to receive the head of a request, to receive
+    a body after its response, or to send a response, so such connections could use up all places. If there are too many
+    connections, the one whose client has kept us waiting longest is closed. Pipelined requests (sent before the previous
+    response) are not read.
     """
 
     _waiting: "dict[ImpatientProtocol, None]" = {}  # in the order in which they began to wait  # noqa: RUF012
@@ -41,7 +41,7 @@ class ImpatientProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.their_state is h11.DONE and self.conn.trailing_data[0]:
-            # More requests before this one has its answer: no browser sends any, and thousands would keep the others out.
+            # Pipelined requests: no browser sends any, and thousands of them would block other clients.
             self.cycle.keep_alive = False
         self._look()
 
@@ -59,10 +59,10 @@ class ImpatientProtocol(H11Protocol):
 
     def give_up(self) -> None:
         self._stop_waiting()
-        self.transport.abort()  # also where it is closing, but its last answer is not taken
+        self.transport.abort()  # also if it is closing, but the client has not read the last response
 
     def send_400_response(self, msg: str) -> None:
-        """The answer to what is no HTTP, with the headers of every other answer."""
+        """The response to invalid HTTP, with the same headers as every other response."""
         try:
             content = msg.encode()
             headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
@@ -71,22 +71,22 @@ class ImpatientProtocol(H11Protocol):
             for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=content), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         except h11.LocalProtocolError:
-            pass  # an answer has begun already
+            pass  # a response has already begun
         self.transport.close()
 
     def _patience(self) -> float | None:
-        """The seconds that the client has for what it is to do next; None where it waits for us."""
+        """The seconds that the client has for its next action; None if it waits for us."""
         if self.flow.write_paused or self.transport.is_closing():
             return TAKE_SECONDS
         if self.conn.their_state is h11.IDLE:  # the head of a request is not complete
             return HEADER_SECONDS
         if self.conn.their_state is h11.SEND_BODY:
-            # The guard answers when the time is over. An answer that came before it needs no more of the body.
+            # The guard responds when the time is over. After an early response, the rest of the body is not needed.
             return HEADER_SECONDS if self.cycle.response_complete else BODY_SECONDS + HEADER_SECONDS
         return None
 
     def _look(self) -> None:
-        """Wait for the client, or for it no longer. What arrives in pieces gets no more time for each."""
+        """Start or stop the time limit for the client. A request that arrives in pieces gets no extra time per piece."""
         limit = self._patience() if self in self.connections else None
         if limit == self._limit:
             return

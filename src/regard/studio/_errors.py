@@ -1,4 +1,4 @@
-"""Errors as JSON messages for the page. Stack traces go to the terminal alone."""
+"""Errors as JSON messages for the page. Stack traces go only to the terminal."""
 
 import logging
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ log = logging.getLogger("regard.studio")
 
 
 class Refused(Exception):
-    """A request that cannot be answered, with the reason for the user."""
+    """A request is refused, with a reason for the user."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -22,12 +22,12 @@ class Refused(Exception):
 
 def answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """An error response: ``{"error": message}``."""
-    # A path in a message need not be Unicode.
+    # A path in a message may not be valid Unicode.
     return JSONResponse({"error": message.encode("utf-8", "replace").decode()}, status, headers=headers)
 
 
 def install(app: FastAPI) -> None:
-    """Turn every error of a request into such a response."""
+    """Turn every error of a request into a JSON response."""
 
     def refused(request: Request, error: Any) -> JSONResponse:
         return answer(error.status, error.message)

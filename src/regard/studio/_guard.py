@@ -38,7 +38,7 @@ HEADERS = {
 }
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 COOKIE = "regard_studio"
-MOST_FIELDS = 20  # in the query of an address
+MOST_FIELDS = 20  # of the query string
 BODY_SECONDS = 30.0
 LOCKED = Path(__file__).with_name("locked.html")
 ENTER = b"""<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=/">
@@ -54,8 +54,8 @@ class Guard:
         names: host names that requests may use. Others are refused, since a page on another site can make a browser
             send requests here under its own name (DNS rebinding).
         addresses: whether any numeric address is allowed as well; DNS rebinding cannot use one.
-        token: the token that a request must have, in the address once and as a cookie afterwards; None needs none. The
-            cookie's name depends on it, since browsers share cookies between all ports of a machine.
+        token: the token that a request must have, first in the address and then as a cookie; None requires none. The
+            cookie's name depends on the token, since browsers share cookies between all ports of a machine.
         largest_body: largest body of a request, in bytes.
     """
 
@@ -109,12 +109,12 @@ class Guard:
         else:
             try:
                 await self.app(scope, self._counted(receive), answering)
-            except asyncio.CancelledError:  # the studio is being stopped, and this takes longer than it waits
+            except asyncio.CancelledError:  # the studio is stopping, and this request takes longer than it waits
                 if not began:
                     await answer(503, "the studio was stopped")(scope, receive, answering)
 
     def refusal(self, scope: Any, headers: dict[str, list[str]]) -> tuple[int, str] | None:
-        """Why a request is refused, as (status, message); None where it is allowed."""
+        """The reason to refuse a request, as (status, message); None if it is allowed."""
         hosts, origins = headers.get("host", []), headers.get("origin", [])
         if len(hosts) != 1 or not self.may_be_called(hosts[0]):
             return 421, f"this server does not answer to the host name {', '.join(hosts)!r}"
@@ -129,7 +129,7 @@ class Guard:
         if self.token is not None and not self._shows_token(scope, headers):
             return (
                 401,
-                "open the complete address that regard studio printed: it ends in the token that is missing here",
+                "the address lacks the token: open the complete address that regard studio printed, which ends in the token",
             )
         length = headers.get("content-length", ["0"])[-1]
         if not length.isascii() or not length.isdigit():
@@ -154,7 +154,7 @@ class Guard:
 
     def _shows_token(self, scope: Any, headers: dict[str, list[str]]) -> bool:
         shown = [line.removeprefix("Bearer ") for line in headers.get("authorization", [])]
-        # Other programs on this machine set cookies too, of any form. Only ours is looked for.
+        # Other programs on this machine may set cookies of any form, so we look only for ours.
         for line in headers.get("cookie", []):
             pairs = (part.partition("=") for part in line.split(";"))
             shown += [value.strip().strip('"') for name, _, value in pairs if name.strip() == self.cookie]
@@ -170,8 +170,8 @@ class Guard:
         return self.token is not None and secrets.compare_digest(shown.encode(), self.token.encode())
 
     async def _enter(self, send: Any) -> None:
-        """Replace the token in the address by a cookie that scripts cannot read. The page goes on to the studio by itself:
-        after a redirect, a browser that came from elsewhere would not send the cookie."""
+        """Replace the token in the address by a cookie that scripts cannot read. The response is a page that loads the studio,
+        since after a redirect from another site a browser would not send the cookie."""
         cookie = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
         headers = [(b"set-cookie", cookie.encode()), (b"content-length", str(len(ENTER)).encode())]
         headers.append((b"content-type", b"text/html; charset=utf-8"))
@@ -179,7 +179,7 @@ class Guard:
         await send({"type": "http.response.body", "body": ENTER})
 
     def _counted(self, receive: Any) -> Any:
-        """Refuse to read beyond the limit, whatever length the request declares, and to wait for it for ever."""
+        """Limit the size of the body, whatever length the request declares, and the time to receive it."""
         came, more = 0, True
         until = asyncio.get_running_loop().time() + BODY_SECONDS
 

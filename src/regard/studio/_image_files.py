@@ -1,4 +1,4 @@
-"""Image files: those sent by a person, which are decoded with care, and those shipped with the package."""
+"""Image files: uploads, which are untrusted, and images shipped with the package."""
 
 import io
 import threading
@@ -14,19 +14,19 @@ from regard.data import ImageRefusedError, decode_image
 from regard.studio._errors import Refused
 
 SHOWN = 448  # largest side of the shown image, in pixels
-# Each may take a gigabyte and a core for seconds.
+# Decoding an image may take a gigabyte and a core for seconds.
 _DECODING = threading.BoundedSemaphore(2)
 DECODING_SECONDS = 30.0
 Pixels = UInt8[Tensor, "_ _ _"]  # channels, height, width
 
 
 def decode(content: bytes) -> Any:
-    """The first frame of an image that a person sent, upright, in RGB, as a Pillow image. It is decoded in a process of its
-    own (see :func:`regard.data.decode_image`)."""
+    """The first frame of an uploaded image, upright, in RGB, as a Pillow image. It is decoded in a separate process
+    (see :func:`regard.data.decode_image`)."""
     from PIL import Image
 
     if not _DECODING.acquire(timeout=DECODING_SECONDS):
-        raise Refused(429, "too many images are being read: try again later")
+        raise Refused(429, "too many images are being decoded: try again later")
     try:
         pixels = decode_image(content)
     except ImageRefusedError as refused:
@@ -47,7 +47,7 @@ def open_own(content: bytes) -> Any:
 def fit(image: Any, shape: Sequence[int]) -> tuple[Pixels, Pixels]:
     """The network's input, uint8 (channels, height, width), and the same part of the image for display.
 
-    The middle of the image is cut out in the network's proportions, so that nothing is stretched.
+    The image is center-cropped to the network's aspect ratio, so that it is not stretched.
     """
     from PIL import Image, ImageOps
 
@@ -82,12 +82,12 @@ def to_png(pixels: Pixels) -> bytes:
 
 
 def png_files(folder: Path, channels: int) -> list[Path]:
-    """The PNG files of a folder that have so many channels, by name."""
+    """The PNG files of a folder with the given number of channels, by name."""
     from PIL import Image
 
     found = []
     for path in sorted(folder.glob("*.png")):
-        with Image.open(path) as opened:  # reads the header alone
+        with Image.open(path) as opened:  # reads only the header
             if len(opened.getbands()) == channels:
                 found.append(path)
     return found

@@ -1,4 +1,4 @@
-"""The requests and responses of the API. The page knows nothing else about the server."""
+"""The requests and responses of the API, which is all that the page knows about the server."""
 
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ class ModelAbout(BaseModel):
     """A model that the studio was opened with."""
 
     name: str
-    takes: Literal["text", "image", "nothing"] = Field(description="what a person gives it; saved maps take nothing")
+    takes: Literal["text", "image", "nothing"] = Field(description="the kind of input; saved maps take none")
     suggestion: str | None = Field(description="a text to try")
 
 
@@ -39,7 +39,7 @@ class RunSummary(BaseModel):
         description="the network's input: an image, a sentence to write in another case, text with masked words, or other"
     )
     state: State
-    views: list[View] = Field(description="which views have something to show")
+    views: list[View] = Field(description="the views that have data")
     example: bool = Field(description="whether it came with the package")
     step: int | None
     accuracy: float | None = Field(description="validation accuracy at the last evaluation")
@@ -69,8 +69,8 @@ class Metrics(BaseModel):
 
     lines: list[dict[str, Any]]
     offset: int = Field(description="continue at this offset")
-    more: bool = Field(description="there are further lines already")
-    anew: bool = Field(description="the file was cut: these lines are from its beginning")
+    more: bool = Field(description="whether more lines are available")
+    anew: bool = Field(description="whether the file was truncated: these lines are from its beginning")
     state: State
     heads: int = Field(description="size of heads.jsonl in bytes; when it grows, there is more to show")
     checkpoint: int | None = Field(description="the step of the latest checkpoint")
@@ -89,7 +89,7 @@ class ImageSamples(BaseModel):
 
 
 class Sentence(BaseModel):
-    """A sentence that a person typed."""
+    """A sentence that the user typed."""
 
     model_config = ConfigDict(extra="forbid")
 

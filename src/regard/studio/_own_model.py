@@ -1,4 +1,4 @@
-"""A model of the user's own in the studio: what opens it, what it takes, and what it attends to."""
+"""The user's own model in the studio: loading it, reading its input, and showing its attention."""
 
 import inspect
 import warnings
@@ -94,14 +94,14 @@ class _Looker:
     takes: Takes
 
     def __call__(self, given: Any) -> Payload:
-        # The model is the user's own code: whatever it raises is a message, and no error of the studio.
+        # The model is the user's own code: its errors become messages, not errors of the studio.
         try:
             inputs, tokens = self._input(given)
             with torch.no_grad(), warnings.catch_warnings(), capture(self.model) as maps:
-                warnings.simplefilter("ignore", UserWarning)  # what capture warns of is said below
+                warnings.simplefilter("ignore", UserWarning)  # warnings of capture become messages below
                 output = _call(self.model, inputs)
         except (Exception, SystemExit) as error:
-            raise Refused(400, f"the model cannot take this: {error_in_words(error)}") from error
+            raise Refused(400, f"the model failed on this input: {error_in_words(error)}") from error
         if not len(maps):
             missed = "; ".join(map(str, maps.missed))
             raise Refused(409, f"no attention was captured{f': {missed}' if missed else ''}")
@@ -126,7 +126,7 @@ class _Looker:
         if self.takes == "image":
             try:
                 return show(maps, image=given).payload
-            except ValueError:  # no map with a known grid: the patches have no place on the image
+            except ValueError:  # no map has a known grid, so patches cannot be placed on the image
                 return show(maps).payload
         try:
             return show(maps, tokens=tokens).payload
@@ -134,12 +134,12 @@ class _Looker:
             return show(maps).payload
 
     def _answer(self, output: Any) -> dict[str, Any]:
-        """The likeliest classes, or the likeliest next tokens, where the output is such scores."""
+        """The most likely classes or next tokens, if the output is scores of these."""
         logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
         if not isinstance(logits, Tensor) or logits.ndim not in (2, 3) or not logits.is_floating_point():
             return {}
         if not logits.numel() or not bool(logits.isfinite().all()):
-            return {}  # no scores; and JSON has no NaN
+            return {}  # not scores; also, JSON has no NaN
         chances = logits[0].float().softmax(-1) if logits.ndim == 2 else logits[0, -1].float().softmax(-1)
         best = chances.topk(min(GUESSES, len(chances)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""The last few answers, so that what did not change is not computed again."""
+"""A cache of the last few responses, so that unchanged data are not computed again."""
 
 import threading
 from collections import OrderedDict
@@ -8,11 +8,11 @@ from typing import Any
 
 
 class RecentAnswers:
-    """Keeps a bounded number of answers, the ones asked for last.
+    """Keeps the most recently requested responses.
 
     Args:
-        most: how many are kept.
-        lock: held while an answer is made, so that a second request for the same waits for the first one.
+        most: how many to keep.
+        lock: held while a response is computed, so that a second request for it waits for the first.
 
     >>> recent = RecentAnswers(1)
     >>> recent.get("run", lambda: b"first", state=1), recent.get("run", lambda: b"second", state=1)
@@ -30,7 +30,7 @@ class RecentAnswers:
         return len(self._kept)
 
     def get(self, key: Hashable, make: Callable[[], bytes], *, state: Hashable = None) -> bytes:
-        """The answer of this key, made again where it was made in another state (of the files that it depends on)."""
+        """The response for a key. It is computed again if ``state``, that of the files it depends on, has changed."""
         with self._lock:
             kept = self._kept.pop(key, None)
             if kept is None or kept[0] != state:

@@ -1,4 +1,4 @@
-"""The HTTP API. Everything the page shows comes from here; the data of a view is one binary body
+"""The HTTP API. It delivers everything that the page shows; the data of a view is one binary body
 (see :class:`regard.views.Payload`)."""
 
 import dataclasses
@@ -40,9 +40,9 @@ from regard.views.claim_ledger import claim_evidence
 PAYLOAD = "application/octet-stream"
 _MEANINGS = {
     400: "The data sent cannot be used.",
-    403: "It may not be read.",
+    403: "Reading it is not allowed.",
     404: "Not found.",
-    409: "The run has nothing of this kind (yet).",
+    409: "The run has no such data (yet).",
     413: "Too large.",
     422: "The request has a wrong form, or the run cannot be read.",
     429: "Too many requests of this kind at once.",
@@ -67,7 +67,7 @@ class PngResponse(Response):
 
 
 def _binary(response: type[Response], description: str) -> dict[str, Any]:
-    """How a route that answers with bytes describes itself."""
+    """The OpenAPI description of a route that returns bytes."""
     content = {str(response.media_type): {"schema": {"type": "string", "format": "binary"}}}
     return {"response_class": response, "responses": {200: {"content": content, "description": description}}}
 
@@ -76,7 +76,7 @@ VIEW, PICTURE = _binary(BinaryResponse, "The data of a view."), _binary(PngRespo
 
 
 def routes(folder: Folder, model: OwnModel | None = None) -> APIRouter:
-    """All routes, for the runs of a folder and a model of the user's own."""
+    """All routes, for the runs of a folder and the user's own model."""
     api = Api(folder, model)
     router = APIRouter(prefix="/api", responses=PROBLEMS)
     images = "/runs/{id}/images"
@@ -84,19 +84,19 @@ def routes(folder: Folder, model: OwnModel | None = None) -> APIRouter:
     router.get("/runs", summary="All runs, the latest first", response_model=list[RunSummary])(api.runs)
     router.get("/runs/{id}", summary="One run")(api.run)
     router.get("/runs/{id}/metrics", summary="The metrics of a run, from an offset on")(api.metrics)
-    router.get("/runs/{id}/heads", summary="Where its heads looked, so far", **VIEW)(api.heads)
+    router.get("/runs/{id}/heads", summary="Where its heads looked so far", **VIEW)(api.heads)
     router.get(images, summary="Images to choose from")(api.images)
     router.get(images + "/{source}/{index}", summary="One of these images", **PICTURE)(api.image)
     router.get(
-        images + "/{source}/{index}/attention", summary="What the network attends to in one of these images", **VIEW
+        images + "/{source}/{index}/attention", summary="The network's attention on one of these images", **VIEW
     )(api.image_attention)
-    router.post("/runs/{id}/attention", summary="What it attends to in an image that is sent", **VIEW)(
+    router.post("/runs/{id}/attention", summary="The network's attention on an uploaded image", **VIEW)(
         api.upload_attention
     )
-    router.post("/runs/{id}/sentence", summary="What it answers to a sentence and attends to", **VIEW)(api.sentence)
+    router.post("/runs/{id}/sentence", summary="The network's answer to a sentence, with maps", **VIEW)(api.sentence)
     router.get("/model/maps", summary="Saved maps that the studio was opened with", **VIEW)(api.model_maps)
-    router.post("/model/text", summary="What the model attends to in a text", **VIEW)(api.model_text)
-    router.post("/model/image", summary="What the model attends to in an image", **VIEW)(api.model_image)
+    router.post("/model/text", summary="The model's attention on a text", **VIEW)(api.model_text)
+    router.post("/model/image", summary="The model's attention on an image", **VIEW)(api.model_image)
     router.get("/pages/{name}", summary="A view that needs no run", **VIEW)(api.page)
     router.post("/claims/{id}/evidence", summary="Check a claim now")(api.evidence)
     return router
@@ -109,10 +109,10 @@ class Api:
         self.folder, self.model = folder, model
         self._networks = _runs.Networks()
         self._summaries = Summaries()
-        # Capturing replaces functions for the time of a pass, so there is one pass at a time.
+        # Capturing replaces functions during a forward pass, so only one pass runs at a time.
         self._working = threading.Lock()
-        self._looked = RecentAnswers(MOST_KEPT, self._working)  # images, to go back and forth between
-        self._stories = RecentAnswers(MOST_STORIES, self._working)  # the page that opens
+        self._looked = RecentAnswers(MOST_KEPT, self._working)  # so that going back to an image is fast
+        self._stories = RecentAnswers(MOST_STORIES, self._working)  # the start page
         self._heads = RecentAnswers(MOST_KEPT)
 
     def about(self) -> About:
@@ -143,7 +143,7 @@ class Api:
         with self._opened(id) as (place, run):
             if "heads" not in _runs.views_of(place, run):
                 raise Refused(409, f"{place.title} has no Gaussian heads to show")
-            written = signature(place.folder)  # before it is read: what is written meanwhile is read next time
+            written = signature(place.folder)  # taken first: lines written meanwhile are read next time
             try:
                 return BinaryResponse(self._heads.get(str(place.folder), lambda: show(run).payload.body, state=written))
             except (ValueError, KeyError, TypeError) as error:
@@ -186,7 +186,7 @@ class Api:
     def upload_attention(self, id: RunId, image: Annotated[bytes, File()], step: Step = None) -> Response:
         with self._opened(id) as (place, run):
             self._check_images(place, run)
-            decoded = decode(image)  # before the lock: a slow image keeps nobody waiting
+            decoded = decode(image)  # before the lock: a slow image blocks no other request
             with self._working:
                 return BinaryResponse(self._look(place, run, decoded, step, None).body)
 
@@ -215,7 +215,7 @@ class Api:
         if self.model is None or self.model.takes != takes:
             known = "no model" if self.model is None else f"a model that takes {self.model.takes}"
             raise Refused(409, f"the studio was opened with {known}")
-        content = given() if callable(given) else given  # before the lock: a slow image keeps nobody waiting
+        content = given() if callable(given) else given  # before the lock: a slow image blocks no other request
         with self._working:
             return BinaryResponse(self.model.look(content).body)
 
@@ -245,7 +245,7 @@ class Api:
 
     @contextmanager
     def _opened(self, id: str) -> Iterator[tuple[RunFolder, Run]]:
-        """A run. Whatever its files cause inside the block is a message about this run."""
+        """A run. Errors that its files cause inside the block become messages about this run."""
         place = self.folder.place(id)
         with place.refusing():
             yield place, place.open()
@@ -283,5 +283,5 @@ class Api:
 
 @cache
 def _page(name: str) -> bytes:
-    # Claims come with their recorded verdicts; the page asks for the evidence of each that is opened.
+    # Claims come with their recorded verdicts; the page requests the evidence when a claim is opened.
     return (show(name, run=False) if name == "claims" else show(name)).payload.body

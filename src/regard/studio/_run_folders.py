@@ -16,7 +16,7 @@ from regard.views import shipped_run
 RECIPE, METRICS, HEADS, SUMMARY = "recipe.json", "metrics.jsonl", "heads.jsonl", "summary.json"
 DEEPEST, MOST_RUNS, MOST_CHECKPOINTS = 4, 5_000, 10_000
 STATE_FILES = ("state.json", "state.safetensors")
-# What our readers raise about files. Any other error is one of regard (or of the user's own classes), and told as such.
+# Errors of our readers about files. Any other error is a bug in regard or in the user's classes, and reported as such.
 _ABOUT_FILES = (ValueError, OSError, DamagedCheckpointError)
 LARGEST_JSON = 4 * 2**20
 EXAMPLE = shipped_run("cifar10-small")
@@ -24,7 +24,7 @@ EXAMPLE = shipped_run("cifar10-small")
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of a run, and the root that everything read must lie in."""
+    """The folder of a run, and the root folder outside of which nothing is read."""
 
     id: str
     folder: Path
@@ -33,11 +33,11 @@ class RunFolder:
 
     @property
     def title(self) -> str:
-        """Its path below the root, for people to read."""
+        """Its path below the root, for display."""
         if self.is_example:
             return "example"
         below = self.folder.relative_to(self.root).as_posix()
-        # A name need not be UTF-8; what is shown is.
+        # A file name may not be valid UTF-8, but the displayed name must be.
         return os.fsencode(self.folder.name if below == "." else below).decode("utf-8", "replace")
 
     def file(self, *parts: str) -> Path:
@@ -45,7 +45,7 @@ class RunFolder:
         path = self.folder.joinpath(*parts)
         try:
             inside = path.resolve().is_relative_to(self.root)
-        except (OSError, RuntimeError) as loop:  # the kind of error depends on Python's version
+        except (OSError, RuntimeError) as loop:  # the error type depends on the Python version
             raise Refused(422, f"{path.name} of {self.title} is a link that leads to itself") from loop
         if not inside:
             raise Refused(
@@ -72,9 +72,9 @@ class RunFolder:
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        """Inside the block, an error that the run's files cause is a message about this run.
+        """Inside the block, an error that the run's files cause becomes a message about this run.
 
-        Any other error stops no other run either, but the message says that it is ours, and the terminal shows it.
+        Any other error is reported as a bug, and the terminal shows it; other runs are not affected.
         """
         try:
             yield
@@ -96,7 +96,7 @@ class RunFolder:
 class Folder:
     """The runs below a folder, and the example that comes with the package.
 
-    Runs have ids. What a request names is looked up among the ids and never used as a path.
+    Runs have ids. A name in a request is only looked up among the ids, never used as a path.
 
     Args:
         root: the folder.
@@ -123,7 +123,7 @@ class Folder:
         return found
 
     def place(self, id: str) -> RunFolder:
-        # Among a thousand runs, one that is known is found without walking through all of them.
+        # A known run is found without searching all folders; there may be a thousand.
         known = self._known.get(id)
         still = known is not None and not known.folder.is_symlink() and (known.folder / RECIPE).is_file()
         found = known if still else self.places().get(id)
@@ -171,7 +171,7 @@ def read_json(path: Path) -> Any:
 
 
 def _brief(error: Exception) -> str:
-    """The first line of an error, without the traces of the place it comes from."""
+    """The first line of an error, shortened; its type if it has no message."""
     line = str(error).strip().partition("\n")[0]
     return f"{line:.500}" if line else type(error).__name__
 

@@ -17,7 +17,7 @@ from regard.training import DamagedCheckpointError, Run
 
 SILENT = 90.0  # seconds without a new line after which a run is considered stopped
 TAIL = 64 * 2**10
-MOST_TRIED = 10  # damaged checkpoints that are passed over: a folder may have thousands, and other views wait
+MOST_TRIED = 10  # damaged checkpoints to try: a folder may have thousands, and other views wait
 
 
 def state_of(place: RunFolder) -> State:
@@ -25,7 +25,7 @@ def state_of(place: RunFolder) -> State:
     metrics, summary = place.file(METRICS), read_json(place.file(SUMMARY))
     if isinstance(summary, dict):
         steps, last = summary.get("steps"), _last_step(last_lines(metrics))
-        # Only steps after those in the summary show that it was resumed. The time of the files does not: after an
+        # Only later steps than the summary's show that the run was resumed. File times do not: after an
         # installation or a copy they are new.
         if not isinstance(steps, int) or last is None or last <= steps:
             return "finished"
@@ -34,7 +34,7 @@ def state_of(place: RunFolder) -> State:
 
 
 def views_of(place: RunFolder, run: Run) -> list[View]:
-    """The views that have something to show for a run."""
+    """The views that have data for a run."""
     found: list[View] = []
     heads = place.file(HEADS)
     if heads.exists() and heads.stat().st_size:
@@ -46,7 +46,7 @@ def views_of(place: RunFolder, run: Run) -> list[View]:
 
 
 def summarize(place: RunFolder) -> RunSummary:
-    """An entry of the list, also for a run that cannot be read."""
+    """An entry of the list; it is also made for runs that cannot be read."""
     modified = 0.0
     try:
         with place.refusing():
@@ -91,7 +91,7 @@ def _summary(place: RunFolder) -> RunSummary:
 
 
 def detail(place: RunFolder, example: Path | None) -> RunDetail:
-    """Everything about one run but its metrics."""
+    """Everything about one run except its metrics."""
     run = place.open()
     task = run.recipe.task
     summary = read_json(place.file(SUMMARY))
@@ -115,7 +115,7 @@ def sample_counts(run: Run, example: Path | None) -> dict[str, int]:
 
 
 def shipped_images(run: Run, example: Path | None) -> list[Path]:
-    """The images that come with the example, for networks that take images with as many channels."""
+    """The images that come with the example, for networks that take images with that many channels."""
     shape = run.recipe.task.image_shape
     return [] if shape is None or example is None else png_files(example / "images", channels=shape[0])
 
@@ -137,7 +137,7 @@ class Networks:
             raise Refused(
                 404, f"{place.title} has no checkpoint of step {step}; there are {', '.join(map(str, steps))}"
             )
-        # Without a given step, damaged checkpoints are passed over.
+        # If no step is given, damaged checkpoints are skipped.
         wanted = steps[: -MOST_TRIED - 1 : -1] if step is None else [step]
         damage: Exception | None = None
         for each in wanted:
@@ -173,7 +173,7 @@ def _last_step(lines: list[dict[str, Any]]) -> int | None:
 def last_lines(path: Path) -> list[dict[str, Any]]:
     """The last lines of a file."""
     size = path.stat().st_size if path.exists() else 0
-    # A piece that begins within a line loses that line, which is not valid JSON.
+    # A piece that begins inside a line loses that line, since its rest is not valid JSON.
     return read_piece(path, max(0, size - TAIL), TAIL).lines
 
 

@@ -1,4 +1,4 @@
-"""What a run's network attends to in a sample, as a view with the network's answer."""
+"""The attention of a run's network on a sample, as a view with the network's answer."""
 
 import dataclasses
 from typing import Any
@@ -11,7 +11,7 @@ from regard.views import Payload, attention_view
 
 
 def sample_view(run: Run, network: nn.Module, sample: Sample, about: dict[str, Any]) -> Payload:
-    """The view of what the network attends to. ``meta["studio"]`` holds ``about`` and the network's answer."""
+    """The view of the network's attention. ``meta["studio"]`` holds ``about`` and the network's answer."""
     seen = run.recipe.task.attend(network, sample)
     payload = attention_view(seen)
     if payload is None:

@@ -49,9 +49,9 @@ def serve(
     """
     import uvicorn
 
-    limit_arenas()  # before there are threads
+    limit_arenas()  # before any thread starts
     local = host in LOOPBACK
-    # Also on this machine alone: other people and other programs may use it, and each page of a browser can send requests.
+    # A token is needed on this machine, too: other users and programs may share it, and any web page can send requests.
     token = secrets.token_urlsafe(24)
     known = {*LOOPBACK, host, socket.gethostname(), socket.getfqdn(), *names} if not local else {*LOOPBACK, *names}
     app = create_app(folder, names=known, addresses=not local, token=token, model=model)
@@ -81,11 +81,11 @@ def serve(
 
 @contextlib.contextmanager
 def entrance(address: str) -> Iterator[str]:
-    """Open the browser on a file of the user's own that leads to the address, and remove the file afterwards.
+    """Open the browser on a private file that redirects to the address, and remove the file afterwards.
 
-    Everybody on a machine can read the command lines of its programs, so the address, with its token, must not be in one.
+    All users of a machine can read the command lines of programs, so the address with its token must not be in one.
     """
-    with tempfile.TemporaryDirectory(prefix="regard-studio-") as folder:  # readable for the user alone
+    with tempfile.TemporaryDirectory(prefix="regard-studio-") as folder:  # readable only for the user
         page = Path(folder) / "open.html"
         page.touch(mode=0o600)
         page.write_text(
@@ -102,7 +102,7 @@ def entrance(address: str) -> Iterator[str]:
 
 
 def _server(config: Any) -> Any:
-    """A server that the second Ctrl-C ends at once, whatever hangs."""
+    """A server that a second Ctrl-C stops at once, even if a request hangs."""
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -119,18 +119,18 @@ def _server(config: Any) -> Any:
 
 
 def warm_up(address: str, token: str | None) -> None:
-    """Send the requests that the page will send, since the first ones are slow. The page that opens comes first."""
+    """Send the requests that the page will send, since the first ones are slow. The start page comes first."""
 
     def ask(path: str) -> bytes:
         request = urllib.request.Request(address + path, headers={"authorization": f"Bearer {token}"})
-        # Errors are shown when a person asks.
+        # Errors are shown when the user opens the page.
         with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=60) as answer:
             return bytes(answer.read())
         return b""
 
     runs = json.loads(ask("api/runs") or b"[]")
     finished = (run["id"] for run in runs if not run["example"] and run["state"] == "finished" and run["views"])
-    own = next(finished, None)  # what the page shows in the story, too
+    own = next(finished, None)  # the same run as on the start page
     ask("api/pages/story" + ("" if own is None else f"?run={urllib.parse.quote(own, safe='')}"))
     ask("api/runs/example/images/shipped/0/attention")
     ask("api/pages/claims")
@@ -145,7 +145,7 @@ def listen(host: str, port: int | None, *, first: int = PORT) -> socket.socket:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind((host, number))
-            found.listen(128)  # requests before the server is up wait for it
+            found.listen(128)  # early requests wait until the server is up
         except OSError as error:
             found.close()
             if number == wanted[-1]:

@@ -1,4 +1,4 @@
-"""The list of runs, answered from memory: a run whose files have not changed is not read again."""
+"""The list of runs, cached: a run whose files have not changed is not read again."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from regard.studio import _runs
 from regard.studio._models import RunSummary
 from regard.studio._run_folders import RunFolder, signature
 
-AGAIN = 10.0  # seconds after which a run that could not be read is tried again: its own code may have changed
+AGAIN = 10.0  # seconds after which an unreadable run is tried again, since the user's code may have changed
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Summaries:
 
     def __init__(self) -> None:
         self._kept: dict[Path, Entry] = {}
-        self._lock = threading.Lock()  # two requests at once would read everything twice
+        self._lock = threading.Lock()  # two concurrent requests would read everything twice
 
     def listed(self, places: Mapping[str, RunFolder]) -> bytes:
         """All runs as a JSON list, the latest first; those that cannot be read and the example come last."""

@@ -7,15 +7,15 @@ from torch import nn
 
 
 class Average:
-    r"""A network whose parameters follow those of another.
+    r"""A network whose parameters are a moving average of another's.
 
     .. math:: \bar\theta_t = d_t\,\bar\theta_{t-1} + (1 - d_t)\,\theta_t, \qquad
         d_t = \min\bigl(d, \tfrac{1 + t}{10 + t}\bigr)
 
-    so that the random start is soon forgotten. Buffers are copied as they are.
+    so that the random initialization is soon forgotten. Buffers are copied.
 
     Args:
-        network: the one that is trained.
+        network: the network in training.
         decay: d, in [0, 1).
 
     >>> network = torch.nn.Linear(1, 1, bias=False)
@@ -33,7 +33,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """After step number ``step`` (from 1 on)."""
+        """Update the average after step number ``step``, counted from 1."""
         decay = min(self.decay, (1 + step) / (10 + step))
         own, followed = ([x.detach() for x in each.parameters()] for each in (self.network, self._followed))
         torch._foreach_lerp_(own, followed, 1 - decay)

@@ -1,4 +1,4 @@
-"""Checkpoints that survive a kill, a damaged file and a full disk. safetensors and JSON: nothing is unpickled.
+"""Checkpoints as safetensors and JSON, safe against kills, damaged files and full disks. Nothing is unpickled.
 
 A checkpoint is a folder ``step-00000120`` with two files:
 
@@ -77,7 +77,7 @@ class Checkpoints:
         return sorted(int(name[1]) for name in found if name)
 
     def best(self) -> int | None:
-        """The step of the checkpoint with the highest score, the earliest of equal ones; None where none has a score."""
+        """The step of the checkpoint with the highest score (the earliest, if several have it); None if none has a score."""
         scores = [(score, -step) for step in self.steps() if (score := self.score(step)) is not None]
         return -max(scores)[1] if scores else None
 
@@ -98,7 +98,7 @@ class Checkpoints:
             try:
                 _remove(aside)
                 aside.mkdir(parents=True)
-                sync_folder(self.folder.parent)  # where the folder of checkpoints may be new
+                sync_folder(self.folder.parent)  # the folder of checkpoints may be new
                 write_synced(aside / _TENSORS, content)
                 whole = {"digest": checksum(text.encode()), "state": described}
                 write_synced(aside / _STATE, json.dumps(whole).encode())
@@ -118,7 +118,7 @@ class Checkpoints:
         return read_checkpoint(self.path(step), device, check=check)
 
     def clean(self) -> None:
-        """Remove what a killed process left incomplete or not yet removed."""
+        """Remove incomplete or half-removed checkpoints of a killed process."""
         if self.folder.is_dir():
             for path in self.folder.glob(".*ing-*"):
                 _remove(path)
@@ -146,7 +146,7 @@ class Checkpoints:
                 _remove(going)
 
     def score(self, step: int) -> float | None:
-        """The score of a checkpoint; None where it has none or is damaged."""
+        """The score of a checkpoint; None if it has none or is damaged."""
         try:
             found = read_state(self.path(step)).get("score")
         except (DamagedCheckpointError, OSError):
@@ -187,7 +187,7 @@ def read_checkpoint(
         raise DamagedCheckpointError(f"{path}: {_STATE} does not describe {_TENSORS}")
     try:
         size = check_regular(path / _TENSORS)
-        if size != expected["bytes"]:  # compared before anything is read
+        if size != expected["bytes"]:  # checked before the file is read
             raise DamagedCheckpointError(f"{path}: {_TENSORS} has {size} bytes instead of {expected['bytes']}")
         if check is not None:
             check(path / _TENSORS)
@@ -200,7 +200,7 @@ def read_checkpoint(
         raise DamagedCheckpointError(f"{path}: {_TENSORS} was changed: its digest differs")
     try:
         return Checkpoint({name: tensor.to(device) for name, tensor in load(content).items()}, state)
-    except (SafetensorError, ValueError, KeyError) as wrong:  # a header that was wrong when it was written
+    except (SafetensorError, ValueError, KeyError) as wrong:  # the header was already wrong when it was written
         raise DamagedCheckpointError(f"{path}: {_TENSORS} cannot be read ({wrong})") from wrong
 
 
@@ -210,7 +210,7 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 def _remove(path: Path) -> None:
-    """A folder and what is in it; of anything else, a link to a folder included, the name alone."""
+    """Remove a folder with its contents; of anything else, also of a link to a folder, only the entry itself."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

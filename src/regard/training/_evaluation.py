@@ -21,9 +21,9 @@ class Score(NamedTuple):
 
 @torch.no_grad()
 def score(fabric: Any, task: Task, network: nn.Module, examples: Any, *, batch_size: int = 500) -> Score:
-    """Loss and accuracy of ``network`` (in evaluation mode, and left in the mode it was in) over all ``examples``.
+    """Loss and accuracy of ``network`` in evaluation mode over all ``examples``. The network's mode is restored afterwards.
 
-    Processes share the work and agree on the result. Their number changes it by rounding only.
+    Processes share the work and agree on the result. Their number changes it only by rounding.
     """
     size = fabric.world_size * max(1, batch_size // fabric.world_size)
     loader = Loader(

@@ -1,6 +1,6 @@
-"""The engine under the loop: devices, precision and processes. The one module that imports lightning-fabric.
+"""The engine of the loop: devices, precision and processes. Only this module imports lightning-fabric.
 
-Fabric's own ``save`` and ``load`` are not used: they pickle.
+Fabric's own ``save`` and ``load`` are not used, because they pickle.
 """
 
 import importlib
@@ -37,7 +37,7 @@ def start_fabric(
     devices, nodes = devices or 1, nodes or 1
     _check_machine(accelerator, devices)
     module = _fabric_module()
-    # Without its informational messages; its warnings stay.
+    # Hide its informational messages, but not its warnings.
     logging.getLogger(module.__name__).setLevel(logging.WARNING)
     fabric = module.Fabric(
         accelerator=accelerator,
@@ -46,14 +46,14 @@ def start_fabric(
         strategy="ddp" if devices * nodes > 1 else "auto",
         precision=_PRECISIONS[precision],
     )
-    end_with_parent()  # where another process started this one
+    end_with_parent()  # set if another process started this one
     if here is None and devices * nodes > 1:
         announce_parent()
     try:
         fabric.launch()
     finally:
         if here is None and not os.environ.get("LOCAL_RANK", "0").strip("0"):
-            os.environ.pop(PARENT, None)  # other programs that this process starts are none of its workers
+            os.environ.pop(PARENT, None)  # programs that this process starts later are not its workers
     return fabric
 
 
@@ -109,7 +109,7 @@ def total_over_processes(fabric: Any, value: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def product_precision(precision: Precision) -> Iterator[None]:
-    """Inside the block, allow or forbid TF32 products; afterwards as before."""
+    """Inside the block, allow or forbid TF32 products; the previous setting is restored afterwards."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
     try:
@@ -119,13 +119,13 @@ def product_precision(precision: Precision) -> Iterator[None]:
 
 
 def shut_down() -> None:
-    """Leave the process group, if there is one. For the end of a program; training may be called repeatedly before."""
+    """Leave the process group, if there is one. Call it at the end of a program, after the last training."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
 def _fabric_module() -> Any:
-    # The same package, on its own or as part of lightning.
+    # The same package, installed separately or as a part of lightning.
     for name in ("lightning_fabric", "lightning.fabric"):
         try:
             return importlib.import_module(name)

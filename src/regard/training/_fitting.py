@@ -19,13 +19,13 @@ from regard.support.text import listed
 from regard.training._recipe import Recipe
 
 LARGEST_HEADER = 16 * 2**20
-# A checkpoint holds the network, its average, and what the optimizer remembers of every parameter.
+# A checkpoint holds the network, its average, and the optimizer's state of every parameter.
 MOST_COPIES = 16
 Shapes = dict[str, tuple[int, ...]]
 
 
 def tensor_shapes(path: Path) -> Shapes:
-    """The shapes of the tensors in a safetensors file, from its header alone."""
+    """The shapes of the tensors in a safetensors file, read from its header."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
@@ -40,13 +40,13 @@ def tensor_shapes(path: Path) -> Shapes:
 
 
 def check_fit(recipe: Recipe, path: Path) -> None:
-    """Refuse tensors that are not those of the recipe's network, and a file that is much larger than they are."""
+    """Refuse tensors that do not fit the recipe's network, and a file that is much larger than its tensors."""
     shapes = tensor_shapes(path)
     parts = {name.partition(".")[0] for name in shapes}
     chosen = "average." if "average" in parts else "network."
     found = {name.removeprefix(chosen): shape for name, shape in shapes.items() if name.startswith(chosen)}
     wanted = network_shapes(recipe, most=len(found))
-    if wanted is None:  # a network of the user's own that cannot be built on meta
+    if wanted is None:  # the user's own network cannot be built on meta
         return
     if different := differing_shapes(found, shapes_of(wanted)):
         raise ValueError(f"{path} does not fit the network of the recipe {recipe.name!r}: {different}")
@@ -55,7 +55,7 @@ def check_fit(recipe: Recipe, path: Path) -> None:
 
 
 def check_data(recipe: Recipe, state: Mapping[str, Any], folder: Path) -> None:
-    """Refuse images whose classes are no longer those of the checkpoint: the network's answers would get other names."""
+    """Refuse images whose classes differ from those of the checkpoint: predictions would get wrong names."""
     facts = state.get("data")  # a checkpoint of an earlier version has none
     then, now = (each.get("classes") if isinstance(each, dict) else None for each in (facts, recipe.task.data_facts()))
     if then is not None and then != now:
@@ -68,7 +68,7 @@ def check_data(recipe: Recipe, state: Mapping[str, Any], folder: Path) -> None:
 
 
 def has_comparable_images(recipe: Recipe, state: Mapping[str, Any]) -> bool:
-    """Whether the checkpoint and the recipe's task tell images by content, in the same way (see ``Task.data_facts``)."""
+    """Whether the checkpoint and the recipe's task both identify images by content, in the same way (see ``Task.data_facts``)."""
     then, now = _images(state.get("data")), _images(recipe.task.data_facts())
     return then is not None and now is not None and then.get("of") == now.get("of")
 
@@ -90,10 +90,10 @@ def _images(facts: Any) -> dict[str, Any] | None:
 
 
 def network_shapes(recipe: Recipe, most: int) -> dict[str, torch.Tensor] | None:
-    """The state of the recipe's network as tensors on ``meta``; None where it cannot be built there.
+    """The state of the recipe's network as tensors on ``meta``; None if it cannot be built there.
 
     Args:
-        recipe: its network is built.
+        recipe: the recipe whose network is built.
         most: number of tensors at which building stops.
     """
     try:
@@ -107,6 +107,6 @@ def network_shapes(recipe: Recipe, most: int) -> dict[str, torch.Tensor] | None:
 
 
 def check_state(network: nn.Module, state: Mapping[str, torch.Tensor], where: str) -> None:
-    """Refuse a state that is not the network's, before ``load_state_dict`` reports it in many lines."""
+    """Refuse a state that does not fit the network, with a shorter message than that of ``load_state_dict``."""
     if different := differing_shapes(shapes_of(state), shapes_of(network.state_dict())):
         raise ValueError(f"{where} does not fit the network: {different}")

@@ -6,8 +6,8 @@ The first line describes the network; each further line holds the positions at o
     {"step": 0, "center": [[[0.1, -1.2], …], …], "sharpness": [[0.5, …], …]}
 
 ``center[layer][head]`` is (row, column), key − query. ``sharpness[layer]`` has an entry per head: a number, one for each
-axis, or a symmetric matrix, as :func:`regard.gaussian_attention` takes them. ``grid`` is null where it is unknown;
-``grids`` holds one for each layer where they differ. Numbers have seven significant digits. A network without Gaussian
+axis, or a symmetric matrix, as :func:`regard.gaussian_attention` takes them. ``grid`` is null if it is unknown;
+``grids`` holds one for each layer if they differ. Numbers have seven significant digits. A network without Gaussian
 heads has no such file.
 """
 
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from regard.training._json_lines import read_lines
 
 _LARGEST_SIDE = 2**20
-_MOST_LINES = 20_000  # a run writes some hundreds
+_MOST_LINES = 20_000  # a run writes a few hundred
 
 
 def gaussian_layers(network: nn.Module) -> dict[str, nn.Module]:
@@ -72,7 +72,7 @@ class HeadPositions:
 
     @classmethod
     def of(cls, layers: Mapping[str, nn.Module]) -> "HeadPositions":
-        """The present positions of :func:`gaussian_layers`, in float32, on the network's device; does not synchronize."""
+        """The current positions of :func:`gaussian_layers`, in float32, on the network's device; does not synchronize."""
         with torch.no_grad():
             # Copies: the parameters keep changing.
             center = tuple(layer.center.detach().float().clone() for layer in layers.values())  # type: ignore[operator]
@@ -114,7 +114,7 @@ class HeadTrajectory:
 
     @classmethod
     def read(cls, path: Path) -> "HeadTrajectory | None":
-        """The trajectory in a file; None where the file is missing or still empty."""
+        """The trajectory in a file; None if the file is missing or still empty."""
         lines = list(read_lines(path, _MOST_LINES))
         if lines and lines[0].get("version") != 1:
             raise ValueError(f"{path} has version {lines[0].get('version')!r}; this regard reads version 1")
@@ -157,14 +157,14 @@ def header(network: nn.Module) -> dict[str, Any]:
 
 
 def moment(step: int, heads: "HeadPositions") -> dict[str, Any]:
-    """Each further line of the file."""
+    """A further line of the file: the positions at one step."""
     return {"step": step, "center": _rounded(heads.center), "sharpness": _rounded(heads.sharpness)}
 
 
 def _sizes(grid: Any) -> tuple[int, ...]:
-    """The sides of a grid in a file; an error where they are no sizes."""
+    """The sides of a grid in a file; raises an error if they are not valid sizes."""
     if not isinstance(grid, list) or not all(type(side) is int and 0 < side <= _LARGEST_SIDE for side in grid):
-        raise ValueError(f"{grid!r:.100} is no grid of tokens")
+        raise ValueError(f"{grid!r:.100} is not a grid of tokens")
     return tuple(grid)
 
 

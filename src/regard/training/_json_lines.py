@@ -1,4 +1,4 @@
-"""Files of JSON lines that grow with a run. They hold each step once, however often the run was killed and resumed."""
+"""Files of JSON lines that grow with a run. They hold each step once, even if the run was killed and resumed."""
 
 import itertools
 import json
@@ -17,8 +17,8 @@ LARGEST_LOG = 2**30
 class JsonLines:
     """A file with one JSON object per line.
 
-    A checkpoint stores :attr:`size`. A resumed run cuts the file back to it, and so writes again what came after the
-    checkpoint, an incomplete last line included.
+    A checkpoint stores :attr:`size`. A resumed run truncates the file to it and rewrites the lines after the checkpoint,
+    including an incomplete last line.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -34,7 +34,7 @@ class JsonLines:
     def __init__(self, path: Path) -> None:
         self.path = path
         if os.path.lexists(path):
-            file_inside(path.parent, path.name)  # what is added here or cut off must not be another's file
+            file_inside(path.parent, path.name)  # never append to or truncate a file that is not ours
         self.size = path.stat().st_size if path.exists() else 0
 
     def add(self, *entries: Mapping[str, Any]) -> None:
@@ -55,7 +55,7 @@ class JsonLines:
         self.size += len(content)
 
     def cut(self, size: int) -> None:
-        """Cut the file back to ``size`` bytes."""
+        """Truncate the file to ``size`` bytes."""
         if size > self.size:
             raise ValueError(
                 f"{self.path} has {self.size} bytes, but had {size} when the checkpoint was saved: part of it is missing"
@@ -67,9 +67,9 @@ class JsonLines:
     def flush(self) -> None:
         """Wait until the file is on the disk."""
         if self.path.exists():
-            with self.path.open("rb+") as file:  # Windows flushes only what is open for writing
+            with self.path.open("rb+") as file:  # Windows flushes only files that are open for writing
                 os.fsync(file.fileno())
-            sync_folder(self.path.parent)  # its name too: a checkpoint counts on the file
+            sync_folder(self.path.parent)  # flush the folder entry too, since a checkpoint relies on the file
 
 
 def read_lines(path: Path, most: int | None = None) -> Iterator[dict[str, Any]]:
@@ -89,7 +89,7 @@ def read_lines(path: Path, most: int | None = None) -> Iterator[dict[str, Any]]:
                     raise UnreadableError(f"{path}: line {number} is longer than {LARGEST_JSON:,} bytes")
                 return
             if most is not None and number > most:
-                raise UnreadableError(f"{path} has more than {most:,} lines, the most that are read")
+                raise UnreadableError(f"{path} has more than {most:,} lines, which is the limit")
             try:
                 entry = parse_json(line)
             except ValueError as error:

@@ -15,8 +15,8 @@ from regard.training._optimizer_state import optimizer_state, restore_optimizers
 from regard.training._recipe import Recipe
 
 # Options of the compiler, each measured on the 2020 paper's network (benchmarks/results/training-step-h200-2026-11-18.json).
-# Dropout draws with torch's own kernel, as in eager training: compiled code computes four random numbers to use one. Padded
-# rows are copied where a kernel of ours reads them. Sums over rows and over columns in one pass are slow with a dropout mask.
+# Dropout uses torch's own kernel, as in eager training: compiled code computes four random numbers to use one. Padded
+# rows are copied if our kernels read them. Sums over rows and over columns in one pass are slow with a dropout mask.
 COMPILED = {"fallback_random": True, "comprehensive_padding": False, "triton.mix_order_reduction": False}
 
 
@@ -32,8 +32,8 @@ class Measured(NamedTuple):
 class Learner:
     """A network and its optimizers. :meth:`step` trains on one batch.
 
-    Nothing random is carried along: each step seeds dropout by (seed, step, process). So the tensors and the number of
-    the step are the whole state.
+    There is no random state to save: each step seeds dropout by (seed, step, process). So the tensors and the step
+    number are the whole state.
 
     Args:
         fabric: devices, precision and processes.
@@ -54,12 +54,12 @@ class Learner:
         self.optimizers = recipe.optimizer.build(self.network)
         self.average = Average(self.network, recipe.average) if recipe.average else None
         self.model = fabric.setup_module(self._compiled() if recipe.compile else self.network)
-        self.model.train()  # evaluation leaves it so
+        self.model.train()  # evaluation restores this mode
         self.skipped_in_a_row = 0
 
     @property
     def result(self) -> nn.Module:
-        """The network that is evaluated and kept: the average, where there is one."""
+        """The network that is evaluated and saved: the average, if there is one."""
         return self.network if self.average is None else self.average.network
 
     def step(self, batch: Any, step: int, factor: float) -> Measured:
@@ -77,12 +77,12 @@ class Learner:
             if self.average is not None:
                 self.average.update(step + 1)
         else:
-            self._restore_buffers(buffers)  # the statistics of a skipped step are left out, too
+            self._restore_buffers(buffers)  # a skipped step does not change the statistics either
         self._zero_gradients()
         return Measured(loss, accuracy, norm)
 
     def learning_rates(self) -> dict[str, float]:
-        """The present learning rate of each group of parameters."""
+        """The current learning rate of each parameter group."""
         return {
             f"{number}_{type(optimizer).__name__}_{at}": group["lr"]
             for number, optimizer in enumerate(self.optimizers)
@@ -90,7 +90,7 @@ class Learner:
         }
 
     def warm_up(self, batch: Any) -> None:
-        """Compile, before the clock runs: a forward and backward pass without a step, and two more where CUDA graphs
+        """Compile before the clock starts: one forward and backward pass without an update, and two more if CUDA graphs
         are recorded."""
         buffers = self._buffers()
         for _ in range(3 if self._replays() else 1):
@@ -115,7 +115,7 @@ class Learner:
         restore_optimizers(self.optimizers, self.names, checkpoint.part("optimizer"), checkpoint.state["optimizers"])
 
     def _backward(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """Compute the gradient of the mean loss over the whole batch, however it is spread over processes and parts.
+        """Compute the gradient of the mean loss over the whole batch, over all processes and parts.
 
         Returns this process's share of that loss and of the accuracy.
         """
@@ -129,13 +129,13 @@ class Learner:
             with self._without_exchange(number < len(parts)):
                 outcome = self.task.outcome(self.model, part)
                 share = outcome.loss / targets
-                fabric.backward(share * fabric.world_size)  # exchanging gradients divides by the number of processes
+                fabric.backward(share * fabric.world_size)  # the gradient exchange divides by the number of processes
             loss = loss + share.detach()
             correct = correct + outcome.correct / targets
         return loss, correct
 
     def _seed(self, number: int) -> None:
-        """As ``torch.manual_seed``, but of the devices that the step uses alone: looking for others takes longer than seeding."""
+        """Like ``torch.manual_seed``, but only for the devices of this step: searching for others takes longer than seeding."""
         if self.fabric.device.type not in ("cpu", "cuda"):
             torch.manual_seed(number)
             return
@@ -150,20 +150,20 @@ class Learner:
         return torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters])  # type: ignore[misc]
 
     def _is_finite(self, loss: Tensor, norm: Tensor) -> bool:
-        """Synchronizes with the device; all processes agree."""
+        """Whether loss and gradient are finite in all processes. Synchronizes with the device."""
         wrong = total_over_processes(self.fabric, (~(loss + norm).isfinite()).float())
         finite = not bool(wrong)
         self.skipped_in_a_row = 0 if finite else self.skipped_in_a_row + 1
         return finite
 
     def _compiled(self) -> Any:
-        """On a GPU of its own, a step is recorded as a CUDA graph and replayed: launching the kernels of a small network
-        one by one takes longer than running them. Gradients that outlive a step or are exchanged do not allow that, and
-        batches of many shapes would each be recorded."""
+        """Compile the network. On a single GPU its passes are recorded as CUDA graphs and replayed, since launching the
+        kernels of a small network one by one takes longer than running them. That is impossible if gradients outlive a
+        step or are exchanged, and wasteful for batches of many shapes."""
         from torch._inductor import list_options
 
         wanted = {"triton.cudagraphs": self._replays(), **COMPILED}
-        known = list_options()  # of this version of torch
+        known = list_options()  # in this version of torch
         return torch.compile(self.network, options={name: value for name, value in wanted.items() if name in known})
 
     def _replays(self) -> bool:
@@ -190,8 +190,8 @@ class Learner:
 
 
 def _split(batch: Any, parts: int) -> list[Any]:
-    """A batch, a named tuple of tensors with one row for each sample, in parts of equal size but for the last. There are
-    fewer parts than asked for where the rows do not divide evenly."""
+    """Split a batch, a named tuple of tensors with one row for each sample, into parts of equal size; the last may be
+    smaller. There may be fewer parts than requested if the rows do not divide evenly."""
     if parts == 1:
         return [batch]
     return [type(batch)(*columns) for columns in zip(*(column.chunk(parts) for column in batch), strict=True)]

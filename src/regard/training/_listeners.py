@@ -16,7 +16,7 @@ from regard.training._run import SUMMARY, Run
 from regard.training._stop import listed
 from regard.training.events import CheckpointDue, Evaluated, Event, Finished, Logged, Skipped, Started, Stepped
 
-MOMENTS = 200  # about so many head positions are kept of a run
+MOMENTS = 200  # about how many head positions a run keeps
 
 
 class MetricsWriter:
@@ -48,9 +48,9 @@ class HeadWriter:
 
     Args:
         lines: the file.
-        network: its heads are written.
+        network: the network whose heads are written.
         total: steps of the run.
-        written: is called with each step and positions that were written.
+        written: called with each step and the positions written for it.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class HeadWriter:
         noted = [(step, heads.on_host()) for step, heads in self._noted]
         self._noted.clear()
         for step, heads in noted:
-            if not heads.are_finite:  # the loss of this step tells about it
+            if not heads.are_finite:  # the loss of this step reports the problem
                 continue
             if self.lines.size == 0:
                 self.lines.add(header(self.network))
@@ -90,7 +90,7 @@ class HeadWriter:
 
 
 class CheckpointWriter:
-    """Saves checkpoints, together with the sizes of the log files, to which a resumed run cuts them."""
+    """Saves checkpoints, together with the sizes of the log files, to which a resumed run truncates them."""
 
     def __init__(self, run: Run, logs: Sequence[JsonLines]) -> None:
         self.run, self.logs = run, logs
@@ -133,7 +133,7 @@ class SummaryWriter:
 
 
 def report_skipped(event: Event) -> None:
-    """Says on the terminal which steps were skipped."""
+    """Print which steps were skipped."""
     if isinstance(event, Skipped):
         record = event.record
         say(

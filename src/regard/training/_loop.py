@@ -1,4 +1,4 @@
-"""The training loop: step after step, with evaluations and checkpoints in between. It reports by events."""
+"""The training loop: steps, evaluations and checkpoints. It reports by events."""
 
 import time
 from collections.abc import Sequence
@@ -30,15 +30,15 @@ from regard.training.events import (
     Stepped,
 )
 
-MOST_SKIPPED = 100  # steps skipped in a row before the run is given up
+MOST_SKIPPED = 100  # skipped steps in a row after which the run fails
 
 
 class Loop:
-    """Takes a recipe's steps, and says when to log, evaluate, save and stop.
+    """Runs the steps of a recipe and decides when to log, evaluate, save and stop.
 
     Args:
         fabric: devices, precision and processes.
-        recipe: what to do.
+        recipe: what to train, and how.
         log_every: steps between reads of the device's numbers.
         save_every: steps between checkpoints; None saves with every evaluation.
     """
@@ -65,7 +65,7 @@ class Loop:
         self._logged = (0, 0.0)  # steps and seconds at the last log
 
     def run(self) -> None:
-        """Train from the present step to the last one."""
+        """Train from the current step to the last one."""
         with StopRequest() as stop, product_precision(self.recipe.precision):
             self._emit(Started(self.step, self.total))
             try:
@@ -94,13 +94,13 @@ class Loop:
         self._emit(Stepped(self.step))
 
     def _pauses(self, stop: StopRequest) -> bool:
-        """Whether there is something to do after this step. All processes must agree: with several of them, a request to
-        stop takes effect at the next logged step."""
+        """Whether to log, evaluate, save or stop after this step. All processes must agree: with several of them, a request
+        to stop takes effect at the next logged step."""
         full = len(self.meter) == self.log_every
         return full or self._evaluates or self._saves or (stop.asked and self.fabric.world_size == 1)
 
     def _pause(self, stop: StopRequest) -> None:
-        """Log, evaluate, save and stop, as far as they are due."""
+        """Log, evaluate, save and stop, if they are due."""
         asked = self._any_process(stop.asked)
         self._log()
         accuracy, saves = None, self._saves
@@ -143,7 +143,7 @@ class Loop:
             self._emit(Skipped(record, self._indices(record.step)))
 
     def _check_parameters(self, error: ValueError) -> None:
-        """A layer that refuses its own parameters cannot name the step that made them non-finite. We can."""
+        """Report the step that made parameters non-finite: a layer that refuses its parameters cannot name it."""
         network = self.learner.network
         values: dict[str, Tensor] = dict(network.named_parameters())
         for name, module in network.named_modules():
@@ -199,7 +199,7 @@ class Loop:
 
 
 class Clock:
-    """Training time, without compiling, evaluating and saving. Waits for the device before it is read."""
+    """Measures the training time without compiling, evaluating and saving. Waits for the device before each reading."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

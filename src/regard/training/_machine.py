@@ -12,7 +12,7 @@ from regard._version import __version__
 
 
 def hardware(device: torch.device, processes: int = 1) -> str:
-    """The device in words, and how many of them.
+    """The name of the device and the number of devices.
 
     >>> hardware(torch.device("cpu")).endswith("threads") or hardware(torch.device("cpu")).endswith("thread")
     True
@@ -30,12 +30,12 @@ def hardware(device: torch.device, processes: int = 1) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions that a result may depend on, besides the recipe."""
+    """The versions of packages that a result may depend on."""
     return {"regard": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def commit() -> str:
-    """The commit of the checkout that regard runs from, with ``+`` where files were changed; else "unknown"."""
+    """The commit of the checkout that regard runs from, with ``+`` if files were changed; "unknown" outside of a checkout."""
     here = Path(__file__).parent
     try:
         found = _git(here, "rev-parse", "--short", "HEAD")
@@ -56,7 +56,7 @@ def command() -> str:
 
 
 def resume_command(name: str, seed: int, folder: Path) -> str:
-    """What a person types to resume the run of a recipe in a folder: the command that is running, with --resume."""
+    """The command that resumes a run in a folder: the current command with --resume."""
     words = shlex.split(command())
     program, rest = (words[:1], words[1:]) if words[:1] == ["regard"] else (words[:3], words[3:])
     if program in (["regard"], ["python", "-m", "regard.cli"]):
@@ -72,7 +72,7 @@ def resume_command(name: str, seed: int, folder: Path) -> str:
 
 
 def without(words: list[str], *options: str) -> list[str]:
-    """The words of a command without these options and their values.
+    """The arguments of a command without the given options and their values.
 
     >>> without(["train", "demo", "--folder", "here", "--resume=auto", "--smoke"], "--folder", "--resume")
     ['train', 'demo', '--smoke']

@@ -12,16 +12,16 @@ from torch import Tensor
 class StackedMuon(torch.optim.Optimizer):
     """:class:`torch.optim.Muon` whose Newton–Schulz iteration runs once for all matrices of a shape, turned or not.
 
-    A small network on a GPU spends longer on launching one matrix's products after another's than on the products.
-    Filters (out, in, height, width) are stepped as the matrices (out, in · height · width) that they are.
+    With a small network on a GPU, launching the products of one matrix after another takes longer than computing them.
+    Filters (out, in, height, width) are treated as matrices (out, in · height · width).
 
     Args:
         params: matrices and filters, or groups of them.
-        lr: scaled for each by √max(1, rows / columns); by ``adjust_lr_fn="match_rms_adamw"`` as its name says.
+        lr: scaled for each matrix by √max(1, rows / columns), or with ``adjust_lr_fn="match_rms_adamw"`` as torch does.
         weight_decay, momentum, nesterov, adjust_lr_fn: as torch's.
-        steps: of the Newton–Schulz iteration.
-        keep_norm: before each step, bring every matrix to the norm √rows. What a norm follows does not depend on its
-            scale, which would otherwise grow, and make steps smaller and smaller in proportion.
+        steps: iterations of Newton–Schulz.
+        keep_norm: before each step, scale every matrix to the norm √rows. The scale of a matrix before a norm layer
+            does not matter, but it would grow, and make the relative steps smaller and smaller.
 
     >>> weights = [torch.nn.Parameter(torch.randn(4, 8)) for _ in range(2)] + [torch.nn.Parameter(torch.randn(8, 4))]
     >>> optimizer = StackedMuon(weights, lr=0.1, weight_decay=0.0)
@@ -88,8 +88,8 @@ class StackedMuon(torch.optim.Optimizer):
 
 
 def as_matrix(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """A row for each output; the parameter itself as a view, so that it can be stepped in place. What order the columns
-    are in does not matter to the nearest orthogonal matrix: they follow the parameter's memory.
+    """The parameter as a matrix with a row for each output: a view, so that it can be updated in place. Its columns are in
+    the order of memory, since their order does not matter to the nearest orthogonal matrix.
 
     >>> as_matrix(torch.zeros(8, 4, 3, 3), torch.zeros(8, 4, 3, 3)).shape
     torch.Size([8, 36])
@@ -101,13 +101,13 @@ def as_matrix(tensor: Tensor, parameter: Tensor) -> Tensor:
 
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
     """Roughly the nearest semi-orthogonal matrix to each of a stack (n, rows ≤ columns): a few Newton–Schulz steps
-    bring all singular values near one. The coefficients are torch's. A GPU does it in bfloat16; a CPU is not faster in
-    that, and in float32 several processes take the step of one."""
+    bring all singular values near one. The coefficients are torch's. A GPU computes in bfloat16. A CPU computes in
+    float32: bfloat16 is not faster there, and float32 makes the step of several processes equal that of one."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
     if x.device.type != "cpu":
         x = x.bfloat16()
-    # bmm and baddbmm, not @: a step's many small products cost the host more than the device.
+    # bmm and baddbmm have less overhead than @: for many small products, the host is slower than the device.
     for _ in range(steps):
         gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)

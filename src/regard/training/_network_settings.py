@@ -1,4 +1,4 @@
-"""Settings of the networks that recipes train. A class is called after the model it builds, with ``Settings``."""
+"""Settings of the networks that recipes train. A class has the name of the model it builds, plus ``Settings``."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class NetworkSettings:
         raise TypeError(f"{type(self).__name__} must define build(task)")
 
     def fit(self, network: nn.Module, task: Any) -> None:
-        """Set what is measured on the training data instead of drawn at random. Called once, before the first step."""
+        """Set parameters that are computed from the training data. Called once, before the first step."""
 
     def small(self) -> "NetworkSettings":
         """The same kind of network, so small that a step takes milliseconds."""
@@ -41,7 +41,7 @@ class NetworkSettings:
 
     @property
     def attends(self) -> bool:
-        """Whether the network has attention to look at."""
+        """Whether the network has attention maps."""
         return True
 
 
@@ -131,7 +131,7 @@ class AttentionPyramidSettings(NetworkSettings):
         network.whiten(normalize(some, train.mean, train.std))
 
     def small(self) -> "AttentionPyramidSettings":
-        directions = None if self.directions is None else 2  # patches of one channel have four
+        directions = None if self.directions is None else 2  # patches of one channel have only four
         return dataclasses.replace(self, widths=(8,) * min(2, len(self.widths)), directions=directions)
 
     @property

@@ -1,4 +1,4 @@
-"""The optimizers' state: learning rates, and saving and restoring what they keep for each parameter."""
+"""The optimizers' state: setting learning rates, and saving and restoring the state of each parameter."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -62,7 +62,7 @@ def restore_optimizers(
 
 
 def _in_layout_of(value: Any, parameter: Tensor) -> Any:
-    """In the parameter's memory layout (channels last, for example): fused optimizers read both in that order."""
+    """The tensor in the parameter's memory layout (for example channels last), which fused optimizers require."""
     if not isinstance(value, Tensor) or value.shape != parameter.shape or parameter.is_contiguous():
         return value
     return torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)

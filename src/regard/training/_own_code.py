@@ -26,7 +26,7 @@ _FILES: dict[str, ModuleType] = {}
 
 
 class OwnCodeError(UnusableInputError):
-    """A file or module of yours that could not be used."""
+    """A user's file or module cannot be used."""
 
 
 def import_code(source: str) -> ModuleType:
@@ -34,7 +34,7 @@ def import_code(source: str) -> ModuleType:
 
     >>> import_code("my_package.nothing")
     Traceback (most recent call last):
-    regard.training._own_code.OwnCodeError: no module is called 'my_package.nothing' (No module named 'my_package'): ...
+    regard.training._own_code.OwnCodeError: there is no module 'my_package.nothing' (No module named 'my_package'): ...
     """
     try:
         return _import_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
@@ -43,7 +43,7 @@ def import_code(source: str) -> ModuleType:
     except ModuleNotFoundError as missing:
         if missing.name and source.startswith(missing.name):
             raise OwnCodeError(
-                f"no module is called {source!r} ({missing}): is its folder on PYTHONPATH, or the package installed?"
+                f"there is no module {source!r} ({missing}): is its folder on PYTHONPATH, or the package installed?"
             ) from missing
         raise OwnCodeError(f"{source} needs a module that is missing: {missing}") from missing
     except (Exception, SystemExit) as error:  # whatever the user's code raises
@@ -88,7 +88,7 @@ def recipes_in(module: ModuleType) -> dict[str, Callable[[], Any]]:
 
 
 def sources_of(recipe: Recipe) -> list[str]:
-    """Where the classes of a recipe's parts come from: modules by name, files by path. Those of regard are left out."""
+    """The sources of the classes in a recipe, without regard's own: modules by name, files by path."""
     parts = (recipe, recipe.task, recipe.network, recipe.optimizer, recipe.schedule)
     modules = dict.fromkeys(type(part).__module__ for part in parts)
     files = {module.__name__: path for path, module in _FILES.items()}
@@ -96,10 +96,10 @@ def sources_of(recipe: Recipe) -> list[str]:
 
 
 def import_sources(sources: Sequence[Any], where: str) -> None:
-    """Import again what a run was trained with, or say what is missing.
+    """Import the user's code that a run was trained with, or raise an error that names what is missing.
 
-    A run may come from a stranger, and importing executes code: only what was trained with on this machine is imported
-    without being asked for.
+    A run may come from a stranger, and importing executes code. So only code that was used for training on this machine
+    is imported without asking.
     """
     for source in sources:
         if str(source) in _FILES or str(source) in sys.modules:
@@ -118,10 +118,10 @@ def import_sources(sources: Sequence[Any], where: str) -> None:
 
 
 def remember(sources: Sequence[str]) -> None:
-    """Note on this machine that these sources were trained with."""
+    """Record on this machine that these sources were used for training."""
     known = _remembered()
     if new := [source for source in sources if source not in known]:
-        with suppress(OSError, ImportError):  # without the note, a run asks for --import
+        with suppress(OSError, ImportError):  # without this record, --import is needed
             data_folder().mkdir(parents=True, exist_ok=True)
             write_atomic(data_folder() / REMEMBERED, json.dumps([*known, *new], indent=1) + "\n")
 
@@ -147,7 +147,7 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     folder = str(path.parent)
-    sys.path.insert(0, folder)  # as for a script, modules beside it can be imported
+    sys.path.insert(0, folder)  # like a script, it can import modules in its folder
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -1,4 +1,4 @@
-"""What a person sees on the terminal during training."""
+"""The progress bar and messages on the terminal during training."""
 
 import sys
 from typing import Any
@@ -10,8 +10,8 @@ class ProgressBar:
     """A progress bar with loss, accuracy, samples per second and time left.
 
     Args:
-        name: of the recipe.
-        shown: whether to show it; None shows it where standard error is a terminal.
+        name: the recipe's name.
+        shown: whether to show it; None shows it if standard error is a terminal.
     """
 
     def __init__(self, name: str, shown: bool | None = None) -> None:
@@ -57,5 +57,5 @@ class ProgressBar:
 
 
 def say(*lines: str) -> None:
-    """Print to standard error what a person must know, on a terminal or not."""
+    """Print an important message to standard error, whether or not it is a terminal."""
     print(*lines, sep="\n", file=sys.stderr)

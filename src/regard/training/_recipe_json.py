@@ -62,22 +62,22 @@ def decode(value: Any) -> Any:
             raise ValueError(f"{kind.__name__}: {name} must be {_words(hint)}, got {describe(fields[name]):.200}")
     try:
         return kind(**fields)
-    except TypeError as error:  # the file has a value of a wrong type
+    except TypeError as error:  # a value in the file has a wrong type
         raise ValueError(f"{kind.__name__}: {error}") from error
 
 
 @functools.cache
 def field_types(kind: type) -> dict[str, Any]:
-    """The types of a dataclass's fields; none where they cannot be found out."""
+    """The types of a dataclass's fields; empty if they cannot be resolved."""
     try:
         hints = get_type_hints(kind)
-    except (NameError, TypeError, AttributeError):  # a class of the user's own may be annotated in any way
+    except (NameError, TypeError, AttributeError):  # a user's class may have any annotations
         return {}
     return {each.name: hints[each.name] for each in dataclasses.fields(kind) if each.name in hints}
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value from a file is of a field's type. Types that files cannot hold are not looked into.
+    """Whether a value from a file has a field's type. Types that JSON cannot hold are not checked.
 
     >>> fits(3, float), fits(True, int), fits((1, "x"), tuple[int, ...]), fits("a", Literal["a", "b"] | None)
     (True, False, False, True)
@@ -109,7 +109,7 @@ def _has_no_default(each: "dataclasses.Field[Any]") -> bool:
 
 
 def differences(left: Any, right: Any, path: str = "") -> list[str]:
-    """Where two encoded recipes differ, as ``"optimizer.learning_rate: 0.1 and 0.2"``.
+    """The differences of two encoded recipes, as ``"optimizer.learning_rate: 0.1 and 0.2"``.
 
     >>> from regard.training import ScheduleSettings
     >>> differences(encode(ScheduleSettings()), encode(ScheduleSettings(final=0.1)))

@@ -80,7 +80,7 @@ class SeedRuns:
     evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def accuracy(self) -> list[float]:
-        """The accuracy of each run that did not fail: on the test set where it was measured, else on the validation set."""
+        """The accuracy of each successful run: on the test set if it was measured, else on the validation set."""
         if self.evaluations:
             return [self.evaluations[seed]["accuracy"] for seed in self.runs]
         found = [(self.runs[seed].summary or {}).get("validation_accuracy") for seed in self.runs]
@@ -149,7 +149,7 @@ def train_seeds(
 
 
 def _known(run: Run) -> dict[str, Any] | None:
-    """The evaluation of a run that was finished before. Training removes it."""
+    """The earlier evaluation of a finished run; training removes it."""
     found = run.evaluation
     return (
         found

@@ -1,4 +1,4 @@
-"""The folder of a run, and what can be read from it.
+"""The folder of a run, and access to its files.
 
 ::
 
@@ -41,7 +41,7 @@ from regard.training._recipe_json import decode, encode
 METRICS, HEADS, RECIPE, SUMMARY = "metrics.jsonl", "heads.jsonl", "recipe.json", "summary.json"
 EVALUATION, LOCK = "evaluation.json", ".lock"
 LARGEST_RECIPE = 4 * 2**20
-MOST_LINES = 5_000_000  # of metrics; their objects fill some gigabytes
+MOST_LINES = 5_000_000  # lines of metrics; as objects they fill some gigabytes
 _SUMMARY: dict[str, Any] = {
     "steps": int,
     "parameters": int,
@@ -117,7 +117,7 @@ class Run:
         return read_object(path, finite=False) if path.exists() else None
 
     def checkpoint(self, which: int | str = "last") -> Checkpoint:
-        """The ``"last"`` checkpoint that is not damaged, the ``"best"`` by validation accuracy, or that of a step."""
+        """The ``"last"`` undamaged checkpoint, the ``"best"`` by validation accuracy, or the checkpoint of a step."""
         steps = self.checkpoints.steps()
         if not steps:
             raise FileNotFoundError(f"{self.folder} has no checkpoint")
@@ -139,7 +139,7 @@ class Run:
         return self._load(int(which))
 
     def _load(self, step: int) -> Checkpoint:
-        """A checkpoint whose shapes are those of the recipe's network, which is checked before it is read."""
+        """Load a checkpoint, after checking that its shapes fit the recipe's network."""
 
         def check(tensors: Path) -> None:
             check_data(self.recipe, read_state(tensors.parent), self.folder)
@@ -148,7 +148,7 @@ class Run:
         return self.checkpoints.load(step, check=check)
 
     def network(self, which: int | str = "last", device: torch.device | str = "cpu") -> nn.Module:
-        """The trained network (its average, where the recipe has one), in evaluation mode."""
+        """The trained network (its average, if the recipe has one), in evaluation mode."""
         return self.network_of(self.checkpoint(which), device)
 
     def network_of(self, checkpoint: Checkpoint, device: torch.device | str = "cpu") -> nn.Module:
@@ -186,11 +186,11 @@ def load_run(path: str | os.PathLike[str]) -> Run:
 
 
 class FolderTakenError(RuntimeError):
-    """Two processes cannot train in one folder."""
+    """Another process is training in this folder."""
 
 
 class RunLock:
-    """Held by the process that trains in a folder. The operating system releases it when the process ends in any way."""
+    """A lock of the process that trains in a folder. The operating system releases it whenever the process ends."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK
@@ -198,7 +198,7 @@ class RunLock:
 
     def __enter__(self) -> None:
         if os.path.lexists(self.path):
-            file_inside(self.path.parent, self.path.name)  # opening a pipe would wait; a link leads to another's file
+            file_inside(self.path.parent, self.path.name)  # a pipe would block; a link may lead outside
         self._file = self.path.open("a")
         try:
             _lock(self._file.fileno())
@@ -212,7 +212,7 @@ class RunLock:
 
 
 def _lock(handle: int) -> None:
-    """Lock an open file for this process alone; an OSError where another one has it."""
+    """Lock an open file for this process; raises OSError if another process holds it."""
     if sys.platform == "win32":
         import msvcrt
 

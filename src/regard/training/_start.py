@@ -1,4 +1,4 @@
-"""Where a run is, and where it starts from: a new folder, its last checkpoint, or a checkpoint of another run."""
+"""The folder of a run and its starting point: step 0, its last checkpoint, or a checkpoint of another run."""
 
 from collections.abc import Callable, Mapping
 from os import PathLike
@@ -69,7 +69,7 @@ def _other_run(source: Path, folder: str | PathLike[str] | None, keep: int) -> t
 
 
 def _next_free(fabric: Any, wanted: Path) -> Path:
-    """The first process decides, for it may already have made the folder when others look."""
+    """The first free folder name. The first process decides, since it may have made the folder before others look."""
     number = 1
     while fabric.is_global_zero and _is_taken(wanted.with_name(_numbered(wanted.name, number))):
         number += 1
@@ -78,7 +78,7 @@ def _next_free(fabric: Any, wanted: Path) -> Path:
 
 
 def _is_taken(folder: Path) -> bool:
-    """Whether it holds more than the lock of a run that could not start."""
+    """Whether the folder holds more than the lock of a run that failed to start."""
     return folder.exists() and (not folder.is_dir() or any(path.name != LOCK for path in folder.iterdir()))
 
 
@@ -87,7 +87,7 @@ def _numbered(name: str, number: int) -> str:
 
 
 def copy_checkpoint(origin: Path, run: Run, recipe: Recipe) -> None:
-    """Copy a checkpoint of another run, with its logs up to it, so that this run holds each step once."""
+    """Copy a checkpoint of another run and the logs up to it, so that this run has each step once."""
     state = read_state(origin)
     check_form(state, origin)
     check_recipe(recipe, state, origin.parent.parent)
@@ -103,7 +103,7 @@ def copy_checkpoint(origin: Path, run: Run, recipe: Recipe) -> None:
 
 
 def check_form(state: Mapping[str, Any], where: Path) -> None:
-    """Refuse a checkpoint whose state is not what a training wrote, although its digest is right."""
+    """Refuse a checkpoint with a valid digest whose state training cannot have written."""
     for name, (is_due, needed) in _FORM.items():
         if needed and name not in state:
             raise DamagedCheckpointError(f"{where}: the state lacks {name}")
@@ -125,7 +125,7 @@ def _is_score(value: Any) -> bool:
     return value is None or (isinstance(value, list) and len(value) == 3 and all(map(_is_number, value)))
 
 
-# What resuming reads of a state, and whether older versions wrote it, too.
+# The entries of a state that resuming reads, and whether older versions wrote them, too.
 _FORM: dict[str, tuple[Callable[[Any], bool], bool]] = {
     "step": (_is_count, True),
     "seconds": (_is_number, True),
@@ -167,8 +167,8 @@ def last_checkpoint(run: Run, resume: Resume, first: bool) -> Checkpoint | None:
 
 
 def check_recipe(recipe: Recipe, state: dict[str, Any], folder: Path) -> None:
-    """Refuse to resume with another recipe, other classes or other images: the result would belong to neither. A field that
-    did not exist when the run was started has its default. The same images may lie elsewhere."""
+    """Refuse to resume with a different recipe, classes or images: the result would belong to neither. A field that did not
+    exist when the run was started has its default. The same images may be at another path."""
     started, now = encode(decode(state["recipe"])), encode(recipe)
     can_compare = has_comparable_images(recipe, state)
     if can_compare:
@@ -184,9 +184,9 @@ def check_recipe(recipe: Recipe, state: dict[str, Any], folder: Path) -> None:
 
 
 def restore_recipe(run: Run, recipe: Recipe, encoded: Any) -> None:
-    """Write the recipe's file again where it is missing, damaged, or not that of the checkpoint, and where the images lie
-    elsewhere now."""
-    moved = decode(encoded) != recipe  # the recipe was checked: nothing else can differ
+    """Rewrite the recipe's file if it is missing, damaged or not that of the checkpoint, or if the path of the images has
+    changed."""
+    moved = decode(encoded) != recipe  # the recipe was checked before, so nothing else can differ
     try:
         found = read_object(run.folder / RECIPE, finite=False)
         found.pop("imports", None)
@@ -205,7 +205,7 @@ def report_versions(state: dict[str, Any]) -> None:
 
 
 def prepare_files(run: Run, recipe: Recipe, checkpoint: Checkpoint | None, finished: bool) -> list[JsonLines]:
-    """The log files, cut back to the checkpoint. The recipe is written for a new run; results of an earlier, shorter run
+    """The log files, truncated to the checkpoint. For a new run, also write the recipe. Results of an earlier, shorter run
     are removed."""
     sizes = {}
     if checkpoint is None:

@@ -61,7 +61,7 @@ def listed(indices: Sequence[int]) -> str:
 class StopRequest:
     """Inside the block, Ctrl-C and SIGTERM only set :attr:`asked`; a second Ctrl-C interrupts at once.
 
-    Signals reach the main thread alone, so in other threads ``asked`` stays False.
+    Only the main thread receives signals, so in other threads ``asked`` stays False.
     """
 
     def __init__(self) -> None:

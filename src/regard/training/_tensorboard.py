@@ -13,7 +13,7 @@ from regard.training._recipe import Recipe
 from regard.training.events import Evaluated, Event, Logged, Started
 
 AXES = ("row", "column")
-HEAD_FIGURES, ATTENTION_FIGURES = 5, 4  # about so many of each in a run
+HEAD_FIGURES, ATTENTION_FIGURES = 5, 4  # about how many of each in a run
 SAMPLES = 2  # validation samples whose attention is drawn
 Grid = Sequence[int]
 
@@ -22,8 +22,8 @@ class TensorBoard:
     """Writes event files.
 
     Args:
-        folder: where they go.
-        recipe: its task draws attention maps of validation samples.
+        folder: the folder of the files.
+        recipe: the recipe, whose task draws attention maps of validation samples.
         network: the network that is evaluated.
         grids: the grid of tokens of each layer with Gaussian heads, drawn around its heads.
     """
@@ -56,7 +56,7 @@ class TensorBoard:
         self._file.scalars(event.records[-1].step, values)
 
     def heads(self, step: int, heads: HeadPositions) -> None:
-        """Each head's center and sharpness as numbers, and sometimes a figure of all of them."""
+        """Write the center and sharpness of each head as numbers, and sometimes a figure of all heads."""
         values = {}
         for layer, center, sharpness in zip(heads.layers, heads.center, heads.sharpness, strict=True):
             for head in range(len(center)):
@@ -77,8 +77,8 @@ class TensorBoard:
 
 
 def sample_figures(task: Any, network: nn.Module, samples: int = SAMPLES) -> dict[str, Any]:
-    """Figures of what the network attends to in the first validation samples, by name: maps over images, or the
-    alignment of a sentence. A task without either has none."""
+    """Figures of the network's attention on the first validation samples, by name: maps over images, or the alignment of
+    a sentence; empty for other tasks."""
     found = {}
     split = task.shown_split
     for number in range(min(samples, task.count(split))):

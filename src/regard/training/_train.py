@@ -163,7 +163,7 @@ def _writers(run: Run, loop: Loop, checkpoint: Checkpoint | None, tensorboard: b
 
 @contextmanager
 def _removed_on_error(folder: Path, created: Path | None) -> Iterator[None]:
-    """Leave nothing behind of a run that could not start: its folder, and those around it that were made for it."""
+    """If a run cannot start, remove its folder and the parent folders that were created for it."""
     try:
         yield
     except Exception:
@@ -178,14 +178,14 @@ def _removed_on_error(folder: Path, created: Path | None) -> Iterator[None]:
 
 
 def first_missing(folder: Path) -> Path | None:
-    """The outermost of the folders that do not exist yet on the way to this one; None where it exists."""
+    """The outermost parent folder that does not exist yet; None if the folder exists."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     return missing[-1] if missing else None
 
 
 @contextmanager
 def _explained_errors(run: Run, recipe: Recipe, first: bool) -> Iterator[None]:
-    """Add to an error what it means for the run's folder, and how to resume."""
+    """Add to an error which checkpoint was saved last, and how to resume."""
     again = resume_command(recipe.name, recipe.seed, run.folder)
     try:
         with reporting_full_disk(run.folder, "run's files", 0):

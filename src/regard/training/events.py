@@ -1,6 +1,6 @@
-"""What the training loop reports. Listeners are functions of one event; they never see the loop.
+"""The events that the training loop reports. Listeners are functions of one event and do not access the loop.
 
-The loop runs in every process, listeners in the first one alone.
+The loop runs in every process, the listeners only in the first one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Stepped:
-    """A step was taken. Its numbers are still on the device; :class:`Logged` brings them."""
+    """A step was done. Its numbers are still on the device; :class:`Logged` delivers them."""
 
     step: int
 
@@ -58,7 +58,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class CheckpointDue:
-    """The state that a checkpoint is to hold. The tensors are the live ones: copy or write them before returning.
+    """A checkpoint should be saved with this state. The tensors are in use: copy or write them before returning.
 
     Attributes:
         accuracy: validation accuracy at this step, or None where there was no evaluation.
@@ -72,13 +72,13 @@ class CheckpointDue:
 
 @dataclass(frozen=True)
 class Finished:
-    """All steps are taken.
+    """All steps are done.
 
     Attributes:
-        network: the trained network (its average, where the recipe has one).
-        score: the last one on the validation set, or None.
+        network: the trained network (its average, if the recipe has one).
+        score: the last validation score, or None.
         seconds: ``train_seconds``, ``process_seconds`` and ``compile_seconds``.
-        hardware: in words.
+        hardware: the name of the device.
     """
 
     step: int

@@ -1,4 +1,4 @@
-"""Two sets of maps side by side, and their difference: two prompts, two models, two steps of training."""
+"""Two sets of maps side by side, and their difference: two prompts, two models or two training steps."""
 
 from collections.abc import Sequence
 from difflib import SequenceMatcher
@@ -34,7 +34,7 @@ def payload(
     )
     said = [*dict.fromkeys([*notes(first), *notes(second)])]
     if left_out:
-        said.append(f"left out, because only one side has them, or with other heads: {', '.join(left_out)}")
+        said.append(f"left out, because only one side has them or the heads differ: {', '.join(left_out)}")
     meta = {
         "layers": layers,
         "names": list(titles),
@@ -109,7 +109,7 @@ def _kept(pairs: list[tuple[int, int]], one: Sheet, other: Sheet) -> list[tuple[
 
 
 def _labels(text: list[str] | None, count: int) -> list[str] | None:
-    """The tokens, if there are as many (or one more, which generation wrote and has not read)."""
+    """The tokens, if their number fits. One more is allowed: the last generated token, which was not read."""
     if text is None or len(text) not in (count, count + 1):
         return None
     return text[:count]
@@ -118,13 +118,13 @@ def _labels(text: list[str] | None, count: int) -> list[str] | None:
 def _aligned(
     one: list[str] | None, other: list[str] | None, here: int, there: int, name: str, axis: str
 ) -> list[tuple[int, int]]:
-    """Pairs of places that belong together: the same places, or in texts of other lengths the same tokens."""
+    """Pairs of matching indices: equal indices, or matching tokens if the texts have different lengths."""
     if here == there:
         return [(i, i) for i in range(here)]
     if one is None or other is None:
         raise ValueError(
             f"{name!r} has {here} {axis} on one side and {there} on the other: pass tokens=(first, second), so that the "
-            "tokens that both have are compared"
+            "tokens in both texts are compared"
         )
     found: list[tuple[int, int]] = []
     for kind, start, stop, begin, end in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
@@ -134,12 +134,12 @@ def _aligned(
 
 
 def _pairs(first: list[Sheet], second: list[Sheet]) -> tuple[list[tuple[Sheet, Sheet]], list[str]]:
-    """Maps of the same name, or in the same order if no names are shared; and the names of those without a partner."""
+    """Pairs of maps by name, or by order if they share no names; and the names of the maps without a partner."""
     by_name = {sheet.about["name"]: sheet for sheet in second}
     shared = [(sheet, by_name[sheet.about["name"]]) for sheet in first if sheet.about["name"] in by_name]
     if not shared and len(first) != len(second):
         raise ValueError(
-            f"the two have {len(first)} and {len(second)} maps, and no name in common: choose those that belong together, "
+            f"the two have {len(first)} and {len(second)} maps, and no name in common: choose the maps to compare, "
             'as in show(a["encoder.*"], b["encoder.*"])'
         )
     pairs = shared or list(zip(first, second, strict=True))

@@ -21,7 +21,7 @@ _FASHION = (("ankle boot", 0), ("trouser", 2), ("bag", 18))
 
 
 def payload(image: Any = None, kernel: Any = None) -> Payload:
-    """Some images and kernels, and those of the user.
+    """Example images and kernels, and the user's own.
 
     Args:
         image: an image as for ``regard.show``; its central square is shown in gray, with 40 × 40 pixels.
@@ -68,7 +68,7 @@ def landscape() -> Tensor:
 
 
 def _places() -> tuple[Tensor, Tensor]:
-    """(row, column) of the middle of every pixel, from 0 to 1."""
+    """(row, column) of the center of every pixel, from 0 to 1."""
     at = (torch.arange(SIZE) + 0.5) / SIZE
     return at[:, None].expand(SIZE, SIZE), at[None].expand(SIZE, SIZE)
 

@@ -14,7 +14,7 @@ SAMPLES = 8  # that the maps are averaged over
 
 
 def fitted(run: Run) -> tuple[list[Locality], list[int]]:
-    """The Gaussians that fit the heads best at each checkpoint that was kept, and the checkpoints' steps."""
+    """The best-fitting Gaussian of each head at every kept checkpoint, and the steps of the checkpoints."""
     from regard.training import Sample
 
     task, split = run.recipe.task, run.recipe.task.shown_split

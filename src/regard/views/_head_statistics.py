@@ -1,4 +1,4 @@
-"""How each head attends, in numbers: how structured it is, how spread out, how far and how locally it looks."""
+"""Statistics of each head: structure, entropy, distance and locality."""
 
 import math
 from typing import Any
@@ -6,20 +6,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MOST_ROWS = 256  # of a long map; numbers for choosing a head need no more
-EVEN = 0.05  # bits; below it a head is as good as uniform
+MOST_ROWS = 256  # rows of a long map; enough for statistics that choose a head
+EVEN = 0.05  # bits; a head below this counts as uniform
 
 
 def statistics(
     weights: Tensor, visible: Tensor, mask: Tensor | None, positions: Tensor | None = None
 ) -> dict[str, list[float | None]]:
-    """Numbers of each head, by name, each a list over heads. ``positions`` is ``(tokens, axes)``, NaN where unknown.
+    """Statistics by name, each a list over heads. ``positions`` is ``(tokens, axes)``, NaN where unknown.
 
     - structure: mean KL(row ‖ uniform) − KL(mean row ‖ mean uniform), in bits. Without a mask that is the mutual
-      information of query and key. It is 0 for uniform attention and for a head that looks at one key from everywhere.
+      information of query and key. It is 0 for uniform attention and if all queries look at one key.
     - surprise: mean KL(row ‖ uniform), in bits.
-    - entropy: of a row, as a share of the entropy of uniform attention.
-    - distance: from a query to what it looks at, in tokens (or patches).
+    - entropy: mean over rows, as a share of the entropy of uniform attention.
+    - distance: mean distance from query to key, weighted by attention, in tokens (or patches).
     - locality: the share of the weight on the query itself and its neighbors.
 
     >>> weights = torch.stack([torch.eye(4), torch.full((4, 4), 0.25)])
@@ -56,14 +56,14 @@ def statistics(
     return {name: none if each is None else _rounded(each) for name, each in found.items()}
 
 
-CLEAR = 0.5  # of the weight, on average over queries, makes a pattern
+CLEAR = 0.5  # a pattern must hold this share of the weight, averaged over queries
 
 
 def patterns(weights: Tensor, surprise: list[float | None], positions: Tensor | None = None) -> list[str]:
-    """What each head mostly does, one word per head: the pattern that holds most of its weight, if that is half of it.
+    """The pattern of each head: the one that holds most of its weight, if that is at least half of it.
 
     ``"itself"``, ``"previous"``, ``"next"`` and ``"neighbors"`` (also of a grid) are relative to the query, ``"first"`` and
-    ``"one key"`` are keys that get the weight of all queries; ``"uniform"`` and ``"other"`` are the rest.
+    ``"one key"`` mean that all queries look at that key; ``"uniform"`` and ``"other"`` are the rest.
 
     >>> weights = torch.stack([torch.eye(4), torch.eye(4).roll(-1, 1), torch.full((4, 4), 0.25)])
     >>> patterns(weights, [2.0, 2.0, 0.0], torch.arange(4.0)[:, None])
@@ -89,7 +89,7 @@ def patterns(weights: Tensor, surprise: list[float | None], positions: Tensor | 
 
 
 def _relative_patterns(share: Tensor, step: int, positions: Tensor) -> dict[str, Tensor]:
-    """The weight at fixed distances from the query, ``(heads,)`` each, over the queries that have such a key."""
+    """The weight at fixed offsets from the query, ``(heads,)`` each, averaged over the queries that have such a key."""
     apart = (positions[None] - positions[::step, None]).float()  # (rows, keys, axes), NaN for prefix tokens
 
     def mean(mask: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ def _relative_patterns(share: Tensor, step: int, positions: Tensor) -> dict[str,
         scores |= {"previous": mean(apart[..., 0] == -1), "next": mean(apart[..., 0] == 1)}
     near = (apart.abs().amax(-1) <= 1) & ~(apart == 0).all(-1)
     largest = torch.stack(list(scores.values())).amax(0)
-    # Neighbors count where no single one of them is the pattern.
+    # "neighbors" counts only if no single neighbor is the pattern.
     scores["neighbors"] = torch.where(largest >= CLEAR, torch.zeros(len(share)), mean(near))
     return scores
 
@@ -123,7 +123,7 @@ def token_positions(count: int, grid: list[int] | None, prefix: int) -> Tensor:
 
 
 def opening(layers: list[dict[str, Any]]) -> dict[str, Any]:
-    """The head that a view opens on, and why: the most structured one, or where every row is alike the least uniform.
+    """The head that a view shows first, and why: the most structured one, or if all rows are equal the least uniform one.
 
     >>> opening([{"name": "a", "heads": [0, 1], "statistics": {"structure": [0.1, 2.0], "surprise": [1.0, 2.0]}}])
     {'layer': 0, 'head': 1, 'why': 'the most structured head: what it looks at depends most on the query (2.0 bits)'}

@@ -12,7 +12,7 @@ from regard.views._head_statistics import opening
 from regard.views._payload import Payload
 from regard.views._sheets import Sheet, arrays, notes, place_on_grid, rolls_out, sheets
 
-MOST_PIXELS = 768  # of the longer side; keeps files small
+MOST_PIXELS = 768  # pixels of the longer side; keeps files small
 
 
 def payload(

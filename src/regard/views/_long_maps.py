@@ -13,12 +13,12 @@ from regard.support.checks import describe
 from regard.views._payload import Payload, Scaled
 from regard.views._sheets import notes
 
-CELLS, CURVES, ROWS = 8_500_000, 2_200_000, 2_000_000  # bytes of a page, before it is compressed
-BINS = 2048  # of a curve, at the most
+CELLS, CURVES, ROWS = 8_500_000, 2_200_000, 2_000_000  # bytes of a page before compression
+BINS = 2048  # bins of a curve, at most
 
 
 def is_long(maps: Maps) -> bool:
-    """Whether there is an overview among these maps."""
+    """Whether any of these maps has an overview."""
     return any(found.calls and found.latest.overview is not None for found in maps.values())
 
 
@@ -87,7 +87,7 @@ def _layer(found: Map, sample: int, side: int, bins: int) -> tuple[dict[str, Any
 
 
 def _pooled(one: Overview, steps: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """``(heads, rows, columns)``: of each cell the mass for each of its queries, and its largest weight."""
+    """Two arrays ``(heads, rows, columns)``: the mass of each cell per query, and its largest weight."""
     rows, columns = steps
     mass, largest = one.mass[0].float(), one.largest[0].float()
     gap = (0, -mass.shape[2] % columns, 0, -mass.shape[1] % rows)
@@ -98,7 +98,7 @@ def _pooled(one: Overview, steps: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
 
 def _curve(values: Tensor, bins: int, how: str) -> Tensor:
-    """``(heads, bins)`` of values of every token: the last bin may have fewer."""
+    """Values of every token, summed or averaged over bins, ``(heads, bins)``; the last bin may have fewer tokens."""
     count = values.shape[-1]
     step = math.ceil(count / bins)
     whole = F.pad(values, (0, -count % step)).unflatten(-1, (-1, step)).sum(-1)
@@ -107,7 +107,7 @@ def _curve(values: Tensor, bins: int, how: str) -> Tensor:
 
 
 def _kept_rows(shown: dict[str, Map], sample: int) -> dict[int, Scaled]:
-    """Rows that were kept in full, single token by single token, as far as there is room."""
+    """Rows that were kept in full, with a weight for every token, as many as fit in the page."""
     made, room = {}, ROWS
     for number, found in enumerate(shown.values()):
         record = found.latest
@@ -137,7 +137,7 @@ def _tokens(tokens: Any, shown: dict[str, Map]) -> list[str] | None:
 
 
 def _opening(shown: dict[str, Map], sample: int) -> dict[str, Any]:
-    """The head whose attention is least spread: the most to see."""
+    """The head with the lowest entropy, which shows most."""
     spread = [float(found.per_query.entropy[sample, head].float().mean())
               for found in shown.values() for head in range(found.overview.shape[1])]  # fmt: skip
     places = [(layer, head) for layer, found in enumerate(shown.values()) for head in range(found.overview.shape[1])]

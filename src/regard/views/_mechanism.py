@@ -9,13 +9,13 @@ from regard.reference import worked_example
 from regard.support.checks import check_beta, check_shapes
 from regard.views._payload import Payload
 
-MOST = 6  # tokens; more could not be followed by eye
+MOST = 6  # tokens; more would be hard to follow
 
 
 def payload(
     query: Tensor | None = None, key: Tensor | None = None, value: Tensor | None = None, *, beta: float | None = None
 ) -> Payload:
-    """Some small examples, and one of the user.
+    """Some small examples, and the user's own.
 
     Args:
         query, key, value: ``(tokens, 2)``, vectors in the plane, at most six of each; as many values as keys.

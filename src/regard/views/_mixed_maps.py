@@ -51,7 +51,7 @@ def _fitting(found: list[Sheet], count: int) -> tuple[list[Sheet], list[str]]:
 
 
 def _labels(tokens: Any, parts: list[Segment], count: int) -> list[str]:
-    """A name for each token; patches have their row and column."""
+    """A name for each token; patches are named by row and column."""
     words = sum(part.count for part in parts if part.grid is None)
     if tokens is None:
         names = None
@@ -86,13 +86,13 @@ def _images(image: Any, count: int, sample: int) -> list[Tensor]:
 
 
 def word_payload(words: WordMaps, *, image: Any = None, sample: int = 0) -> Payload:
-    """Where on the picture each word acts. The picture's attention to a word is shown as the word's share of places."""
+    """Where each word acts on the picture: the attention of the patches to the word, normalized over the picture."""
     count, rows, columns = words.heat.shape
     heat = words.heat.flatten(1)
     shares = heat / heat.sum(-1, keepdim=True).clamp_min(1e-30)
     weights = torch.cat([torch.zeros(count, count), shares.float().cpu()], 1)[None, None]
     record = AttentionRecord.given(weights, "all layers and steps", rows=tuple(range(count)))
     maps = Maps([Map("all layers and steps", [record])])
-    maps.notes = [f"{words.maps} maps, added up: the places of the picture that look at each word"]
+    maps.notes = [f"sum of {words.maps} maps: the parts of the picture that look at each word"]
     segments = [("text", count), ("image", (rows, columns))]
     return payload(maps, segments, image=image, tokens=list(words.tokens), sample=sample)

@@ -16,7 +16,7 @@ from regard.support.checks import describe
 from regard.support.text import whole_characters
 
 VERSION = 1
-_ALIGNMENT = 8  # browsers read typed arrays in place only at such offsets
+_ALIGNMENT = 8  # browsers need aligned offsets to read typed arrays in place
 _DTYPES = {
     torch.uint8: "uint8",
     torch.int8: "int8",
@@ -59,7 +59,7 @@ class Scaled:
 
     @property
     def values(self) -> Tensor:
-        """The values that a browser reads."""
+        """The values as a browser decodes them."""
         axes = self.stored.ndim - self.scale.ndim
         return self.stored.float() * self.scale.reshape(*self.scale.shape, *(1,) * axes)
 
@@ -72,7 +72,7 @@ class Payload:
         view: the name of the view.
         meta: everything but large arrays, as JSON. NaN and infinity become null.
         arrays: tensors or :class:`Scaled` tensors, by name.
-        late: names of the arrays that a view can begin without. They come last, so that a large page shows something at once.
+        late: names of the arrays that a view needs only later. They come last, so that a large page shows something at once.
 
     >>> payload = Payload("tokens", {"n": 2}, {"map": Scaled.rows(torch.eye(2))})
     >>> json.loads(payload.header)["arrays"]["map"]
@@ -122,12 +122,12 @@ class Payload:
 
     @property
     def pieces(self) -> list[memoryview]:
-        """The buffer in pieces, without a copy: large maps take no more memory than they are."""
+        """The buffer in pieces, without a copy, to save memory with large maps."""
         return self._encoded[1]
 
     @property
     def early(self) -> list[memoryview]:
-        """The pieces of the arrays that a view begins with."""
+        """The pieces of the arrays that a view needs first."""
         return self.pieces[: self._encoded[2]]
 
     @property
@@ -169,7 +169,7 @@ def _view(tensor: Tensor) -> memoryview:
     if not tensor.nbytes:
         return memoryview(b"")
     content = (ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())
-    content.owner = tensor  # type: ignore[attr-defined]  # the memory lives as long as somebody looks at it
+    content.owner = tensor  # type: ignore[attr-defined]  # keeps the memory alive as long as it is viewed
     return memoryview(content).cast("B")
 
 

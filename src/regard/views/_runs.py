@@ -1,4 +1,4 @@
-"""What a run has to show: how it learned, where its heads look, and what its network attends to in one sample."""
+"""The views of a run: its training curves, where its heads look, and its network's attention on one sample."""
 
 import math
 from contextlib import suppress
@@ -13,7 +13,7 @@ else:
     Run = SampleAttention = Any
 
 
-MOST_LINES = 1000  # of a training; more are not told apart
+MOST_LINES = 1000  # lines of a training curve; more cannot be distinguished
 MEASURED = ("loss", "accuracy", "validation_loss", "validation_accuracy")
 
 
@@ -33,7 +33,7 @@ def training_view(run: Run) -> Payload:
 def run_views(run: Run) -> dict[str, Payload]:
     """The views of a run by name, as far as its network has them: ``"heads"``, and ``"image"`` or ``"tokens"``.
 
-    The sample is the first one of the validation set (of the training set, where nothing is held out).
+    The sample is the first of the validation set, or of the training set if nothing is held out.
     """
     shown = {}
     with suppress(ValueError):  # no positional heads
@@ -45,7 +45,7 @@ def run_views(run: Run) -> dict[str, Payload]:
 
 
 def attention_view(seen: SampleAttention) -> Payload | None:
-    """The view of what a network attends to in a sample; None if it has no attention that can be shown."""
+    """The view of a network's attention on a sample; None if it has no attention that can be shown."""
     if not len(seen.maps):
         return None
     if seen.image is not None:
@@ -57,7 +57,7 @@ def attention_view(seen: SampleAttention) -> Payload | None:
     if seen.decoder_input is not None:
         payload.meta["tokens"]["told"] = list(seen.decoder_input)
         for layer in payload.meta["layers"]:
-            # A decoder that attends to itself reads its input, which is one step behind what it writes.
+            # Self-attention of the decoder is over its input, which is one step behind its output.
             if layer["reads"] == "target":
                 layer["reads"] = "told"
     return payload

@@ -16,7 +16,7 @@ from regard.views._generations import shown_calls
 from regard.views._head_statistics import patterns, statistics, token_positions
 from regard.views._payload import Scaled
 
-LARGE, LARGEST = 100_000_000, 350_000_000  # weights of a view that loads slowly, and of one that cannot load
+LARGE, LARGEST = 100_000_000, 350_000_000  # a view with more weights loads slowly, or not at all
 
 GAUSSIAN = "Gaussian heads ignore content: every input gets the same map"
 
@@ -52,7 +52,8 @@ class Sheet:
 
 
 def as_maps(what: Any, argument: str = "what") -> Maps | None:
-    """Maps from maps, from one map or several, or from weights, ``(heads, queries, keys)`` or with a batch; else None."""
+    """Maps from the argument of ``show``: maps, one or several, or weights ``(heads, queries, keys)`` with or without a batch;
+    None for other types."""
     if isinstance(what, Maps):
         return what
     if isinstance(what, Map):
@@ -92,7 +93,7 @@ def sheets(maps: Maps, sample: int) -> list[Sheet]:
 
 
 def _check_size(maps: Maps) -> None:
-    """A weight takes one byte. Browsers load at most half a gigabyte, and less is already slow."""
+    """Refuse maps that are too large for a browser, and warn of large ones. A weight takes one byte."""
     size = sum(math.prod(found.shape[1:]) for found in maps.values() if found.shape)
     if size <= LARGE:
         return
@@ -120,7 +121,7 @@ def _sheet(found: Map, sample: int) -> Sheet:
             f"what must have a head, a query and a key at least, but {found.name!r} is {describe(weights)} (heads, queries, "
             f"keys)"
         )
-    # A sum is finite only if all of it is: one pass, and no array of answers.
+    # A sum is finite only if all terms are: this needs one pass and no boolean array.
     if not bool(weights.sum().isfinite()):
         raise ValueError(
             f"what (or other) must have finite weights, to be shown as maps, but {found.name!r} holds NaN or infinity"
@@ -147,21 +148,21 @@ def _sheet(found: Map, sample: int) -> Sheet:
         "grid": None if layout is None else list(layout.grid),
         "prefix": 0 if layout is None else layout.prefix,
         "signed": float(weights.min()) < 0,
-        "visible": int(visible[0]) if bool((visible == visible[0]).all()) else None,  # else an array beside the map
+        "visible": int(visible[0]) if bool((visible == visible[0]).all()) else None,  # else a separate array
     }
     _describe_heads(about, weights, visible, mask)
     return Sheet(found, weights, about, visible, asked)
 
 
 def _describe_heads(about: dict[str, Any], weights: Tensor, visible: Tensor, mask: Tensor | None) -> None:
-    """What each head does, by the grid that ``about`` states."""
+    """Add statistics and patterns of each head, on the grid in ``about``."""
     positions = None if about["rows"] is not None else token_positions(about["keys"], about["grid"], about["prefix"])
     about["statistics"] = statistics(weights, visible, mask, positions)
     about["patterns"] = patterns(weights, about["statistics"]["surprise"], positions)
 
 
 def place_on_grid(sheet: Sheet, grid: Sequence[int], prefix: int) -> None:
-    """State the grid of the keys. Distances are those on the grid, also where the model did not declare it."""
+    """Set the grid of the keys, so that distances are measured on it even if the model did not declare it."""
     known = sheet.about["grid"] == list(grid) and sheet.about["prefix"] == prefix
     sheet.about.update(grid=list(grid), prefix=prefix)
     if not known:
@@ -170,7 +171,7 @@ def place_on_grid(sheet: Sheet, grid: Sequence[int], prefix: int) -> None:
 
 
 def arrays(shown: list[Sheet]) -> dict[str, Tensor | Scaled]:
-    """The weights of each map, and how many keys each query may see where that differs."""
+    """The weights of each map, and the number of visible keys per query if it differs."""
     made: dict[str, Tensor | Scaled] = {}
     for number, sheet in enumerate(shown):
         made[f"map{number}"] = Scaled.rows(sheet.weights)

@@ -5,7 +5,7 @@ from pathlib import Path
 from regard.support.checks import check_choice
 
 FOLDER = Path(__file__).parent / "shipped"
-NAMES = ("cifar10-small", "case-transformer", "induction")  # of their recipes; scripts/pack_example.py made each
+NAMES = ("cifar10-small", "case-transformer", "induction")  # names of recipes; scripts/pack_example.py made the runs
 
 
 def shipped_run(name: str) -> Path:

@@ -101,7 +101,7 @@ class Show:
         if kind not in (".html", ".htm"):
             raise ValueError(f"path must end in .html, .svg, .pdf or .png, got {str(path)!r}")
         if figure:
-            raise TypeError(f"{', '.join(figure)} goes with a figure (.svg, .pdf, .png), not with {path.name}")
+            raise TypeError(f"{', '.join(figure)} is only for a figure (.svg, .pdf, .png), got {path.name}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", encoding="utf-8") as file:
             if self.view == "story":
@@ -180,7 +180,7 @@ def show(
         check_path("what", what)
     if isinstance(what, str) and (what in NAMED or not Path(what).is_dir()):
         if what not in NAMED and ("/" in what or "\\" in what):
-            raise FileNotFoundError(f"what is {what!r}, but there is no such folder of a run")
+            raise FileNotFoundError(f"what is {what!r}, but there is no such folder with a run")
         check_choice("what", what, NAMED)
         return Show(_named(what, options))
     if isinstance(what, str | Path):
@@ -189,7 +189,7 @@ def show(
         what = load_run(what)
     if options:
         raise TypeError(
-            f"{', '.join(options)} is an option of a view that is given by its name, not of {type(what).__name__}"
+            f"{', '.join(options)} is only an option of views selected by name, but what is {type(what).__name__}"
         )
     check_flag("words", words)
     if isinstance(what, WordMaps):
@@ -199,7 +199,7 @@ def show(
             raise TypeError(f"what must be maps where image or tokens are given, got {describe(what)}")
         if other is not None:
             raise TypeError(
-                f"show(what, other) compares maps, and needs those of regard.capture or tensors of weights, but what is "
+                f"show(what, other) compares maps: what must be maps of regard.capture or tensors of weights, but is "
                 f"{describe(what)}"
             )
         return Show(_without_maps(what))
@@ -210,7 +210,7 @@ def show(
         return Show(_compared(maps, other, unused, tokens=tokens, sample=sample, names=names))
     if names is not None:
         raise TypeError(
-            f"names is {describe(names):.60}, but goes with two sets of maps: pass other as well, show(a, b, names=(...))"
+            f"names is {describe(names):.60}, but needs two sets of maps: pass other as well, show(a, b, names=(...))"
         )
     segments = _segments(segments, maps, ids, sample, grid=grid, prefix=prefix, named=tokens is not None)
     if words:
@@ -274,7 +274,7 @@ def _found_segments(maps: Maps, ids: Any, sample: int, grid: Any) -> list[Segmen
 
 def _in_words(maps: Maps, tokens: Any, segments: Any) -> tuple[Maps, list[str]]:
     if segments is not None:
-        raise ValueError("words=True does not go with segments: patches are no parts of words")
+        raise ValueError("words=True cannot be combined with segments: patches are not parts of words")
     lists = _token_maps.token_lists(tokens)
     if "text" not in lists:
         raise ValueError("words=True needs the tokens of one text: pass tokens=[…], or tokenizer= and ids=")
@@ -307,7 +307,7 @@ def _named(name: str, options: dict[str, Any]) -> Payload:
 
 
 def _without_maps(what: Any) -> Payload:
-    """A run, where heads look, or verified claims. Importing training and claims takes seconds, so maps come first."""
+    """The view of a run, of head positions or of verified claims. Maps are handled first, since these imports take seconds."""
     if (heads := _head_positions.payload(what)) is not None:
         return heads
     from regard.claims import Verification

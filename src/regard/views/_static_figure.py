@@ -44,9 +44,9 @@ def figure(
 
     Args:
         payload: the view's data.
-        layer: a name or a place among the layers; default: that of the most structured head.
+        layer: a name or an index; default: the layer of the most structured head.
         head: its number, or ``"mean"``; default: the most structured one.
-        query: on an image, the number of the query that looks; default: the first.
+        query: on an image, the number of the query; default: the first.
         width: in inches; default: one column.
         title: default: the layer and the head.
     """
@@ -71,7 +71,7 @@ def figure(
     if payload.view == "image":
         return _on_image(payload, about, weights, visible, query, words, size)
     if query is not None:
-        raise ValueError(f"query goes with an image; this figure shows all queries, got query={query}")
+        raise ValueError(f"query is for an image; this figure shows all queries, got query={query}")
     lists = payload.meta["tokens"]
     rows = about["rows"] or range(about["queries"])
     asks, reads = (None if about[side] is None else lists[about[side]] for side in ("asks", "reads"))
@@ -91,7 +91,7 @@ def _layer(layers: list[dict[str, Any]], asked: int | str | None, opening: int) 
 
 
 def _weights(payload: Payload, number: int, layer: Any, head: int | str | None) -> tuple[Tensor, str]:
-    """The map that is asked for, (queries, keys), and its name."""
+    """The requested map, (queries, keys), and its name."""
     about = payload.meta["layers"][number]
     scores = about["statistics"]["structure"]
     best = payload.meta["opening"]["head"] if layer is None else scores.index(max(scores))
@@ -104,7 +104,7 @@ def _values(payload: Payload, name: str) -> Tensor:
 
 
 def _of_head(values: Tensor, heads: list[int], asked: int | str | None, best: int) -> tuple[Tensor, str]:
-    """What is asked for of (heads, queries, keys), by default the best, and its name."""
+    """The requested head or mean of (heads, queries, keys), by default the most structured head, and its name."""
     if asked == "mean":
         return values.mean(0), "mean over heads"
     if asked is None:
@@ -117,7 +117,7 @@ def _of_head(values: Tensor, heads: list[int], asked: int | str | None, best: in
 def _long(
     payload: Payload, layer: int | str | None, head: int | str | None, query: int | None, title: str | None, **size: Any
 ) -> Figure:
-    """An overview: how much of its attention a query of a row of cells gives to the keys of each cell."""
+    """An overview: the mass that an average query of each cell's row gives to the keys of the cell."""
     if query is not None:
         raise ValueError(f"query is for an image; this figure shows all queries, got query={query}")
     layers, opening = payload.meta["layers"], payload.meta["opening"]
@@ -157,7 +157,7 @@ def _on_image(
 def _mixed(
     payload: Payload, about: dict[str, Any], weights: Tensor, visible: Tensor, query: int | None, words: str, size: Any
 ) -> Figure:
-    """What one token looks at: on each picture, and among the words."""
+    """The weights of one query, on each picture and among the words."""
     rows = about["rows"] or list(range(about["queries"]))
     asked = rows[-1] if query is None else query
     if asked not in rows:
@@ -189,7 +189,7 @@ def _compared(
 ) -> Figure:
     """Both maps and their difference."""
     if query is not None:
-        raise ValueError(f"query goes with an image; this figure shows all queries, got query={query}")
+        raise ValueError(f"query is for an image; this figure shows all queries, got query={query}")
     layers = payload.meta["layers"]
     number = _layer(layers, layer, payload.meta["opening"]["layer"])
     about = layers[number]

@@ -1,4 +1,4 @@
-"""One page that tells how attention learns where to look: the views that ship, over a run and over shipped networks."""
+"""The page "Watch a network learn where to look": views of the user's run and of shipped networks."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,10 +21,10 @@ else:
 
 EXAMPLE = "cifar10-small"
 TITLE = "Watch a network learn where to look"
-MOMENTS = 120  # of a trajectory; more are not seen in a few seconds
+MOMENTS = 120  # frames of a trajectory; more would not be visible in a few seconds
 IMAGES = 6
-MOST_WEIGHTS = 4_000_000  # of the maps of one part, a byte each before compression
-MOST_PARAMETERS = 400_000  # of a text network that a browser runs while a person types
+MOST_WEIGHTS = 4_000_000  # weights of one part's maps, a byte each before compression
+MOST_PARAMETERS = 400_000  # parameters of a text network that runs in the browser while the user types
 THREE_LINES = "with regard.capture(model) as maps:\n    {call}\nregard.show(maps{options})"
 
 
@@ -33,8 +33,8 @@ class Part:
     """A part of the page.
 
     Attributes:
-        payload: of the view.
-        own: whether it shows the person's run; otherwise a network that comes with the package.
+        payload: the view's data.
+        own: whether it shows the user's run; otherwise it shows a network that comes with the package.
     """
 
     payload: Payload
@@ -54,7 +54,7 @@ class _Source:
 
     @cached_property
     def samples(self) -> list[Sample]:
-        """Images of different labels, as far as they come early; the first sample of other tasks."""
+        """Images of different labels, as far as the first samples have them; for other tasks the first sample."""
         split = self.task.shown_split
         if self.task.image_shape is None:
             return [self.task.sample(split, 0)]
@@ -72,7 +72,7 @@ class _Source:
 
 
 class _Shipped(_Source):
-    """The run that comes with the package, with the images beside it: its data set may not be there."""
+    """The run that comes with the package. Its images are in the same folder, because its data set may not be available."""
 
     @cached_property
     def samples(self) -> list[Sample]:
@@ -128,13 +128,13 @@ def together(view: str, about: Mapping[str, Any], parts: Mapping[str, Part]) -> 
 
 
 def _own_or(make: Any, own: _Source | None, example: _Source) -> Part:
-    """What ``make`` makes of the run, or of the example where the run has nothing of the kind."""
+    """``make`` of the user's run, or of the example if the run has no such data."""
     shown = None if own is None else make(own, example)
     return Part(make(example, example), False) if shown is None else Part(shown, True)
 
 
 def _heads(source: _Source, example: _Source) -> Payload | None:
-    """Where its heads look over training, at a moment for each frame that is seen."""
+    """Where its heads look over training, with one step per visible frame."""
     found: Payload | None = None
     with suppress(ValueError):  # no positional heads, or no checkpoints to fit
         found = _head_positions.payload(source.run)
@@ -148,7 +148,7 @@ def _heads(source: _Source, example: _Source) -> Payload | None:
 
 
 def _images(source: _Source) -> dict[str, Payload] | None:
-    """Images with the network's guesses, and the maps over each of them (over all, where every image has the same)."""
+    """Images with the network's guesses, and the maps of each image (one set of maps if all images have the same)."""
     if source.task.image_shape is None or not source.samples:
         return None
     kept = [_some_layers(seen.maps) for seen in source.seen]
@@ -169,7 +169,7 @@ def _images(source: _Source) -> dict[str, Payload] | None:
 
 
 def _some_layers(maps: Maps) -> Maps:
-    """As many layers as there is room for, the first ones."""
+    """The first layers, as many as fit."""
     names: list[str] = []
     weights = 0
     for name, found in maps.items():
@@ -185,7 +185,7 @@ def _equal(left: Maps, right: Maps) -> bool:
 
 
 def _text_network(source: _Source, example: _Source) -> Payload | None:
-    """A transformer that a browser can run: its weights in float16, and what is needed to read a text."""
+    """A transformer that a browser can run: its weights in float16, and its vocabulary."""
     from regard.training import TransformerSettings
 
     settings: Any = source.run.recipe.network
@@ -216,7 +216,7 @@ def _text_network(source: _Source, example: _Source) -> Payload | None:
 
 
 def _three_lines(source: _Source, example: _Source) -> Payload | None:
-    """What the lines on the page produce, made by running these lines."""
+    """The view that the lines of code on the page produce, made by running them."""
     batch, seen = source.samples[0].batch, source.seen[0]
     if not len(seen.maps):
         return None
@@ -241,6 +241,6 @@ def _three_lines(source: _Source, example: _Source) -> Payload | None:
         return None
     with torch.no_grad():
         body, last = code.rsplit("\n", 1)
-        exec(f"import regard\n{body}", names)  # the page says that these lines made what it shows
+        exec(f"import regard\n{body}", names)  # the page claims that these lines produced the view
         shown = eval(last, names).payload
     return Payload(shown.view, {**shown.meta, "code": code, "model": source.name}, shown.arrays)

@@ -1,4 +1,4 @@
-"""Small pictures of large maps, made once and not by every browser."""
+"""Thumbnails of large maps, computed once in Python instead of in every browser."""
 
 import math
 from collections.abc import Mapping
@@ -10,15 +10,15 @@ from torch import Tensor
 from regard.views._payload import Scaled
 from regard.views._sheets import Sheet
 
-SIDE = 48  # pixels at most, as the token view draws them
+SIDE = 48  # pixels at most, the size in the token view
 
 
 def thumbnails(shown: list[Sheet], weights: Mapping[str, Tensor | Scaled]) -> dict[str, Tensor]:
-    """``small0``, ``small1``, …: for each map, places on the scale of colors, ``(heads, ≤ 48, ≤ 48)``.
+    """``small0``, ``small1``, …: for each map, positions on the color scale, ``(heads, ≤ 48, ≤ 48)``.
 
-    A pixel is the largest weight (in size) of the cells that it stands for, against uniform attention: with v the keys that
-    a query sees and n the most that any sees, log(1 + v·w) / log(1 + n), in steps of 1/255. With negative weights anywhere
-    it has their sign, and steps of 1/127.
+    A pixel shows the largest absolute weight of its cells, relative to uniform attention: for a query that sees v keys,
+    log(1 + v·w) / log(1 + n), where n is the largest v, in steps of 1/255. If any weight is negative, the values have a
+    sign and steps of 1/127.
     """
     top = max(2, *(int(sheet.visible.max()) for sheet in shown))
     signed = any(sheet.about["signed"] for sheet in shown)
@@ -33,7 +33,7 @@ def thumbnails(shown: list[Sheet], weights: Mapping[str, Tensor | Scaled]) -> di
 
 
 def _largest(values: Tensor, axis: int) -> Tensor:
-    """In at most ``SIDE`` nearly equal parts of an axis: the entry of the largest size.
+    """Pool an axis to at most ``SIDE`` nearly equal parts: the entry of the largest absolute value of each.
 
     >>> _largest(torch.arange(96.0), 0)[:3].tolist()
     [1.0, 3.0, 5.0]

@@ -12,7 +12,7 @@ from regard.views._payload import Payload, Scaled
 from regard.views._sheets import Sheet, arrays, notes, rolls_out, sheets
 from regard.views._thumbnails import thumbnails
 
-MANY = 4_000_000  # weights; a browser takes a moment to read more, so it begins with thumbnails and one head
+MANY = 4_000_000  # weights; a page with more starts with thumbnails and one head, while the rest loads
 
 
 def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
@@ -40,7 +40,7 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
 
 
 def _has_unread(shown: list[Sheet], lists: dict[str, list[str]]) -> bool:
-    """Whether the last token that generation wrote is among the tokens: it was not read, and has no row and no column."""
+    """Whether the tokens include the last generated one, which was never read and has no row and no column."""
     if "text" in lists:
         return len(lists["text"]) - 1 == max(sheet.about["keys"] for sheet in shown)
     written = {sheet.asked for sheet in shown if _likely_names(sheet)[0] == "target"}
@@ -48,7 +48,7 @@ def _has_unread(shown: list[Sheet], lists: dict[str, list[str]]) -> bool:
 
 
 def _opening_map(opened: dict[str, Any], weights: Mapping[str, Tensor | Scaled]) -> Scaled:
-    """The map of the head that the view opens on, to be shown while the others are being read."""
+    """The map of the head that the view shows first, while the others are loading."""
     layer, head = weights[f"map{opened['layer']}"], opened["head"]
     assert isinstance(layer, Scaled)
     return Scaled(layer.stored[head], layer.scale[head])
@@ -70,7 +70,7 @@ def _is_list(tokens: Any) -> bool:
 
 
 def _patches(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:
-    """Without a text, tokens with a known grid are named by their positions."""
+    """Names by position, for tokens with a known grid and without a text."""
     layout = sheet.found.latest.layout
     if layout is None or len(layout.grid) != 2 or layout.tokens != sheet.about["keys"]:
         return None, None
@@ -82,7 +82,7 @@ def _patches(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str
 
 
 def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:
-    """The lists that the queries and the keys of a map belong to."""
+    """The token lists of a map's queries and keys."""
     about, queries = sheet.about, sheet.asked
     keys = about["keys"]
     if "text" in lists:
@@ -104,7 +104,7 @@ def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str |
 
 
 def _likely_names(sheet: Sheet) -> tuple[str, str]:
-    """A guess by the name of the map, for maps whose sizes fit encoder, decoder and cross-attention."""
+    """A guess from the map's name, used if its size fits encoder, decoder and cross-attention alike."""
     name = sheet.about["name"]
     lower = name.lower()
     if not sheet.self_attention or is_cross_attention(name) or lower == "attention":

@@ -1,4 +1,4 @@
-"""Tokens with names: from a tokenizer and ids, and subwords merged into words."""
+"""Names of tokens from a tokenizer and ids, and subwords merged into words."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from regard.maps import AttentionRecord, Map, Maps
 from regard.support.checks import describe, is_functional
 from regard.views._generations import shown_calls
 
-_STARTS = ("Ġ", "▁", "Ċ")  # with which byte-level BPE and SentencePiece mark the beginning of a word
+_STARTS = ("Ġ", "▁", "Ċ")  # marks of the beginning of a word, in byte-level BPE and SentencePiece
 
 
 def tokens_of(tokenizer: Any, ids: Any, sample: int) -> list[str]:
@@ -55,7 +55,7 @@ def word_groups(tokens: Sequence[str]) -> list[list[int]]:
     pieces = any(token.startswith("##") for token in tokens)
     marked = any(token.startswith(_STARTS) for token in tokens)
     if not pieces and not marked:
-        raise ValueError("words=True needs tokens with the marks of subwords (##, Ġ or ▁), but none has one")
+        raise ValueError("words=True needs tokens with subword marks (##, Ġ or ▁), but no token has one")
     groups: list[list[int]] = []
     for place, token in enumerate(tokens):
         goes_on = token.startswith("##") if pieces else not token.startswith(_STARTS)

@@ -17,9 +17,9 @@ def payload(
 
     Args:
         claims: what :func:`regard.verify` takes (default: all claims) or returns.
-        run: examine the quick ones (some ten seconds for all). Otherwise only the recorded verdicts are shown. By default
-            those that are named are examined, and a ledger of all claims shows what is recorded.
-        pictures: also draw the evidence (another twenty seconds for all, and two megabytes).
+        run: check the quick claims now (about ten seconds for all). Otherwise only the recorded verdicts are shown. By
+            default, named claims are checked, and a ledger of all claims shows the recorded verdicts.
+        pictures: also draw the evidence (for all claims another twenty seconds and two megabytes).
 
     >>> payload("hw4-beta-zero").meta["claims"][0]["verdict"]
     'holds'
@@ -37,7 +37,7 @@ def payload(
 
 
 def _recorded(claim: Claim) -> dict[str, Any]:
-    """What is on record: formulas as MathML, which browsers draw by themselves."""
+    """The recorded part of a claim, with formulas as MathML, which browsers display natively."""
     return {
         "id": claim.id,
         "topic": claim.topic,
@@ -64,7 +64,7 @@ def _recorded(claim: Claim) -> dict[str, Any]:
 
 
 def claim_evidence(row: Row, *, pictures: bool = True) -> dict[str, Any]:
-    """The verdict, and everything that was measured."""
+    """The verdict and all measured numbers."""
     true = "with its condition" if row.claim.condition is not None else "what is true instead"
     variants = (("the statement", row.says), (true, row.true), ("the wrong variant", row.mutant))
     return {

@@ -17,7 +17,7 @@ from regard.support.text import whole_characters
 from regard.views._payload import Payload
 
 STATIC = Path(__file__).parent / "static"
-CHUNK, LARGE = 4 * 2**20, 32 * 2**20  # bytes that are compressed as one; bytes of a page that is made in a hurry
+CHUNK, LARGE = 4 * 2**20, 32 * 2**20  # bytes per compressed chunk; larger pages are compressed faster, but less
 
 
 STYLE = """
@@ -67,7 +67,7 @@ unpack("regard-module").then((text) => {
 
 @cache
 def policy() -> str:
-    """What a page may do: load nothing, send nothing, and run the two scripts that we wrote, known by their hashes."""
+    """The content security policy: a page loads nothing, sends nothing, and runs only our two scripts, identified by hashes."""
     hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (START, bundle()))
     scripts = " ".join(f"'sha256-{each}'" for each in hashes)
     return (
@@ -89,13 +89,13 @@ def document(payloads: Sequence[Payload], title: str) -> str:
 
 
 def document_pieces(payloads: Sequence[Payload], title: str) -> Iterator[str]:
-    """The same page piece by piece: a page of large maps is written without ever being in memory as a whole."""
+    """The same page piece by piece, so that a page of large maps is never in memory as a whole."""
     yield _head(title) + "<body><main>"
     named = [(payload, f"view-{number}") for number, payload in enumerate(payloads)]
     for payload, name in named:
         yield from _opening_pieces(payload, name)
     yield "</main>"
-    # The browser reads from top to bottom: views are drawn while the large maps below are still being read.
+    # The browser reads from top to bottom, so views are drawn while the large maps below are still loading.
     yield _scripts()
     for payload, name in named:
         yield from _late_pieces(payload, name)
@@ -114,8 +114,8 @@ def report(title: str, sections: Iterable[Section]) -> str:
 
 
 def story(payload: Payload, title: str, sections: Iterable[Section] = (), heading: str = "") -> str:
-    """The page that is scrolled (see ``regard.views.story``), and sections in plain HTML below it, under a heading."""
-    # The opening is there before the script is: it is what is painted first.
+    """The scrolling page (see ``regard.views.story``), then sections in plain HTML, under a heading."""
+    # The opening is plain HTML, so that the browser paints it before the script has loaded.
     opening = f'<div class="story-opening"><h1>{html.escape(str(payload.meta["title"]))}</h1></div>'
     parts = [f"<h2>{html.escape(heading)}</h2>" if heading else ""]
     parts += [f"<section><h2>{html.escape(each.heading)}</h2>{each.body}</section>" for each in sections]
@@ -123,7 +123,7 @@ def story(payload: Payload, title: str, sections: Iterable[Section] = (), headin
 
 
 def embedded(payload: Payload, name: str, opening: str = "") -> str:
-    """A view for a page of others: its style and theirs stay apart."""
+    """A view to embed in another page; the styles of the two do not mix."""
     shown = view(payload, name, opening).replace(">", " data-regard-apart>", 1)
     return shown + _scripts()
 
@@ -149,7 +149,7 @@ def _scripts() -> str:
 
 
 def view(payload: Payload, name: str, opening: str = "") -> str:
-    """An interactive view inside a page; ``name`` must be unique in it. ``opening`` is HTML to see until it is there."""
+    """An interactive view inside a page; ``name`` must be unique in it. ``opening`` is HTML shown until the view has loaded."""
     return "".join((*_opening_pieces(payload, name, opening), *_late_pieces(payload, name)))
 
 
@@ -203,7 +203,7 @@ def claims(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def folded(heading: str, body: str) -> str:
-    """HTML that is shown on request."""
+    """HTML that is hidden until the reader unfolds it."""
     return f"<details><summary>{html.escape(heading)}</summary>{body}</details>"
 
 
@@ -229,8 +229,8 @@ def bundle(name: str = "regard.js") -> str:
 
 
 def _packed(pieces: Sequence[memoryview]) -> str:
-    """The bytes as one zlib stream in base64. Chunks are compressed side by side, on as many threads as there are cores."""
-    level = 6 if sum(len(piece) for piece in pieces) < LARGE else 1  # a large page is better made soon than small
+    """The bytes as one zlib stream in base64. Chunks are compressed in parallel, with one thread per core."""
+    level = 6 if sum(len(piece) for piece in pieces) < LARGE else 1  # for a large page, speed matters more than size
     chunks = [piece[start : start + CHUNK] for piece in pieces for start in range(0, len(piece), CHUNK)]
     check = 1
     for chunk in chunks:
@@ -246,6 +246,6 @@ def _packed(pieces: Sequence[memoryview]) -> str:
 
 
 def _deflated(chunk: memoryview, level: int) -> bytes:
-    """A part of a deflate stream that ends at a byte, so that another part can follow."""
+    """A part of a deflate stream, padded to a byte boundary so that another part can follow."""
     machine = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
     return machine.compress(chunk) + machine.flush(zlib.Z_FULL_FLUSH)

@@ -13,14 +13,14 @@ export interface PanelState {
   moments: Moments;
   layer: number;
   title: string;
-  /** Whether its grid is to be said: other layers have other ones. */
+  /** Whether the title names the grid, because other layers have different ones. */
   sized: boolean;
   time: number;
   range: Range;
-  /** Size of the kernel behind; 0 for none. */
+  /** Size of the convolution kernel drawn behind the heads; 0 for none. */
   kernel: number;
   trails: boolean;
-  /** The head that is looked at. */
+  /** The selected head, or the one under the pointer. */
   active: number | null;
   locked: boolean;
   /** A color for each head, instead of that of its sharpness. */
@@ -82,7 +82,7 @@ export function drawPanel(state: PanelState): Draw {
   };
 }
 
-/** The color of a head that is not looked at. */
+/** The color of a head that is not active. */
 const ownColor = (state: PanelState, head: Head, h: number, axes: 1 | 2, theme: Theme): string => state.colors?.[h] ?? shadeOf(head, axes, state.range, theme);
 
 export const shadeOf = (head: Head, axes: 1 | 2, range: Range, theme: Theme): string => css(theme.order(shade(sharpness(head, axes), range)));
@@ -101,7 +101,7 @@ function drawPlane(pen: Pen, state: PanelState, p: Plane, size: Size, theme: The
     const { first, second, angle } = principalAxes(head);
     for (const mass of [0.9, 0.5]) {
       const [a, b] = [reach(first, mass, 2), reach(second, mass, 2)];
-      if (a === null || b === null) continue; // spreads without end: a center, but no contour
+      if (a === null || b === null) continue; // sharpness not positive: a center, but no contour
       pen.beginPath();
       pen.ellipse(p.x(head.column), p.y(head.row), Math.min(1e4, a * p.unit), Math.min(1e4, b * p.unit), angle, 0, 2 * Math.PI);
       if (mass === 0.5 && Math.max(a, b) < 2 * Math.max(range.rows, range.columns)) {
@@ -187,7 +187,7 @@ function behind(pen: Pen, state: PanelState, p: Plane, size: Size, theme: Theme)
   pen.globalAlpha = 1;
 }
 
-/** The way a head has come; for the one that is looked at also the way it has still to go. */
+/** The path of a head so far; for the active head also its future path. */
 function trail(pen: Pen, state: PanelState, h: number, p: Plane, theme: Theme, whole: boolean) {
   const { moments, layer, time } = state;
   const count = moments.steps.length;
@@ -286,7 +286,7 @@ function drawLine(pen: Pen, state: PanelState, p: Plane, size: Size, theme: Them
   }
 }
 
-/** The head whose center is nearest to a point; null where none is near. */
+/** The head whose center is nearest to a point; null if none is near. */
 export function headAt(state: PanelState, x: number, y: number, size: Size): number | null {
   const { moments, layer: at } = state;
   const layer = moments.layers[at];

@@ -1,4 +1,4 @@
-// One head from near: its map from the middle of the grid, and how it got there.
+// One head in detail: its map from the middle of the grid, and its history.
 
 import { pixels, type Draw } from "../../core/canvas";
 import { css, table as colorTable } from "../../core/color";
@@ -35,7 +35,7 @@ export function drawMap(state: InspectorState, theme: Theme): Draw {
   const colors = colorTable(theme.heat);
   const image = pixels(columns, rows, (i) => colors[Math.round((255 * weights[i]) / max)]);
   return (pen, size) => {
-    heading(pen, `its map on ${rows > 1 ? `${rows} × ${columns}` : columns} tokens, up to ${percent(max)}`, theme);
+    heading(pen, `map over ${rows > 1 ? `${rows} × ${columns}` : columns} tokens, largest weight ${percent(max)}`, theme);
     const height = size.height - 28;
     const unit = Math.min((size.width - 2) / columns, height / rows);
     const tall = rows === 1 ? height : unit;
@@ -163,7 +163,7 @@ export function drawCurve(curve: [number, number][], moments: Moments, time: num
     pen.moveTo(8, y(0));
     pen.lineTo(size.width - 8, y(0));
     pen.stroke();
-    // A run may have been looked at before the first moment that is known of its heads.
+    // The run may have been evaluated before the first recorded positions of its heads.
     pen.save();
     pen.beginPath();
     pen.rect(4, 0, size.width - 8, size.height);
@@ -190,11 +190,11 @@ export function drawCurve(curve: [number, number][], moments: Moments, time: num
     pen.font = `10px ${theme.font}`;
     pen.textBaseline = "top";
     pen.textAlign = "left";
-    pen.fillText(`validation accuracy, at most ${percent(best)}`, 8, 1);
+    pen.fillText(`validation accuracy, best ${percent(best)}`, 8, 1);
   };
 }
 
-/** Which color is which sharpness. */
+/** The color scale of the sharpness. */
 export function drawLegend(low: number, high: number): Draw {
   return (pen, size, theme) => {
     const width = Math.min(220, size.width - 8);

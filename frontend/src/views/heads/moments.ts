@@ -1,20 +1,20 @@
-// Where heads look at any moment of a training, between the moments that were written down as well.
+// Where heads look at any time of a training, interpolated between the recorded steps.
 
 import type { Payload } from "../../core/payload";
 
 export interface HeadLayer {
   name: string;
   heads: number;
-  /** Numbers of the heads, where not all of them are there. */
+  /** Numbers of the heads, if only some of them are shown. */
   numbers?: number[];
   axes: 1 | 2;
   grid: number[] | null;
-  /** Whether these are fits of maps and not the heads' own parameters. */
+  /** Whether these are fits to maps instead of the heads' own parameters. */
   fitted?: boolean;
 }
 
 export interface HeadsMeta {
-  /** Instead of the usual title: what was fitted is not what was trained. */
+  /** Replaces the usual title, to say that these are fits. */
   title?: string;
   name: string;
   steps: number[];
@@ -97,7 +97,7 @@ export function principalAxes({ rr, rc, cc }: { rr: number; rc: number; cc: numb
   return { first: middle + spread, second: middle - spread, angle: 0.5 * Math.atan2(2 * rc, cc - rr) };
 }
 
-/** How far the contour with a share `mass` of the Gaussian's weight is, along an axis of sharpness `value`. */
+/** The radius of the contour that holds a share `mass` of the Gaussian, along an axis of sharpness `value`. */
 export function reach(value: number, mass: number, axes: 1 | 2): number | null {
   if (!(value > 0)) return null;
   return axes === 2 ? Math.sqrt(-Math.log(1 - mass) / value) : inverseErf(mass) / Math.sqrt(value);
@@ -122,7 +122,7 @@ export function erf(x: number): number {
   return (2 / Math.sqrt(Math.PI)) * sum;
 }
 
-/** One number for how sharp a head is: the geometric mean over the axes; NaN where S is not positive. */
+/** The sharpness of a head as one number: the geometric mean over the axes; NaN if S is not positive. */
 export function sharpness(head: Head, axes: 1 | 2): number {
   if (axes === 1) return head.cc > 0 ? head.cc : NaN;
   const { first, second } = principalAxes(head);

@@ -3,8 +3,8 @@
 export type Matrix = number[][];
 
 /**
- * softmax(β·z), with β from 0 (all alike) to Infinity (the largest alone; ties share evenly). A score of −Infinity hides
- * an entry; where all are hidden there is nothing to attend to, and all weights are 0.
+ * softmax(β·z), with β from 0 (uniform) to Infinity (only the largest; ties share evenly). A score of −Infinity hides
+ * an entry; if all entries are hidden, all weights are 0.
  */
 export function softargmax(scores: readonly number[], beta: number): number[] {
   if (!(beta >= 0)) throw new RangeError(`beta must lie in [0, ∞], got ${beta}`);
@@ -32,7 +32,7 @@ export interface Attended {
   output: Matrix;
 }
 
-/** Every query's scores, weights and output. */
+/** Scores, weights and output of every query. */
 export function attention(query: Matrix, key: Matrix, value: Matrix, beta: number): Attended {
   const scores = query.map((q) => key.map((k) => dot(q, k)));
   const weights = scores.map((row) => softargmax(row, beta));
@@ -54,7 +54,7 @@ export function entropy(weights: readonly number[]): number {
 /** The slider's scale: 0 at its left end, ∞ at its right one, decades in between. */
 export const LOWEST = -5;
 export const HIGHEST = 2;
-const ENDS = 0.04; // how much of the slider stands for each of the ends
+const ENDS = 0.04; // the share of the slider for each end
 
 export function betaAt(position: number): number {
   if (position <= ENDS / 2) return 0;

@@ -30,8 +30,8 @@ function modulo(a: number, n: number): number {
 }
 
 /**
- * A[o, j] = softmax over j of −α (j − target[o])², over the padded coordinates, with what falls on padding dropped
- * (zeros) or brought home to the input that it copies. `native` attends to what exists and takes no padding.
+ * A[o, j] = softmax over j of −α (j − target[o])², over the padded coordinates. Weight on padding is dropped (zeros)
+ * or added to the input that the padding copies. `native` attends to the existing inputs and takes no padding.
  */
 export function axisMatrix(
   targets: readonly number[],
@@ -83,7 +83,7 @@ export function tail(alpha: number): number {
   }
 }
 
-/** How far a head's row is from a shift at most, in L1, over so many axes: 2 (1 − Π 1/(1+T)); 2T/(1+T) for one. */
+/** The largest L1 distance of a head's row from a shift, over the given axes: 2 (1 − Π 1/(1+T)); 2T/(1+T) for one. */
 export function shiftLeak(alpha: number, axes: number): number {
   const T = tail(alpha);
   return T === Infinity ? 2 : -2 * Math.expm1(-axes * Math.log1p(T));

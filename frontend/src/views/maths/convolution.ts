@@ -13,7 +13,7 @@ export interface Setting {
   /** K rows of K taps. */
   kernel: number[][];
   border: Border;
-  /** Padding on every side; `native` reads what the border repeated would hold, and pads nothing. */
+  /** Padding on every side. `native` has no padding; it corresponds to replicated borders. */
   pad: number;
   dilation: number;
   stride: number;
@@ -29,7 +29,7 @@ export function tapTargets(size: number, taps: number, tap: number, setting: Set
   return Array.from({ length: outputs }, (_, o) => o * setting.stride + tap * setting.dilation - setting.pad);
 }
 
-/** What the convolution gives, tap by tap. For `native` heads it is that of repeated borders, their sharp limit. */
+/** The output of the convolution, tap by tap. For `native` it has replicated borders, the sharp limit of the heads. */
 export function convolve(image: Plane, setting: Setting): Plane {
   const taps = setting.kernel.length;
   const out = empty(image, setting);
@@ -78,7 +78,7 @@ export function heads(image: { rows: number; columns: number }, setting: Setting
   return { rows: along(image.rows), columns: along(image.columns) };
 }
 
-/** What the heads give: Σ over taps of the tap's weight times A_rows · image · A_colsᵀ, two thin passes. */
+/** The output of the heads: Σ over taps of the tap's weight times A_rows · image · A_colsᵀ, in two passes. */
 export function attend(image: Plane, setting: Setting, alpha: number): Plane {
   const taps = setting.kernel.length;
   const out = empty(image, setting);
@@ -150,14 +150,14 @@ export function largestDifference(a: Plane, b: Plane): number {
 
 const UNIT = 2 ** -53;
 
-/** The error of a sum of so many products in any order, relative to the sum of their sizes: n·u/(1 − n·u). */
+/** The rounding error of a sum of n products in any order, relative to the sum of their sizes: n·u/(1 − n·u). */
 export function rounding(terms: number): number {
   return (terms * UNIT) / (1 - terms * UNIT);
 }
 
 /**
- * No output is further off than this: the leak of a head, times Σ|w|, times the image's largest value; and what rounding
- * may do to both sums, relative to the convolution of |image| with |w|.
+ * A bound on the error of every output: the leak of a head, times Σ|w|, times the image's largest value, plus the
+ * rounding error of both sums, relative to the convolution of |image| with |w|.
  */
 export function errorBound(image: Plane, setting: Setting, alpha: number): number {
   const norm = setting.kernel.flat().reduce((total, weight) => total + Math.abs(weight), 0);

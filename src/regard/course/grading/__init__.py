@@ -1,4 +1,4 @@
-"""Marks that hold: every check runs a submission's answer in a process of its own, and compares results in another.
+"""Secure grading: every check runs a student's answer in a separate process and compares the results in another.
 
 The grader reads checks and seeds; the student's process gets the source of one answer and inputs, and returns data.
 """

@@ -1,4 +1,4 @@
-"""Many submissions, side by side."""
+"""Grade many submissions in parallel."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -30,9 +30,9 @@ def grade_files(
     """The marks of every (file, student), in order.
 
     Args:
-        files: notebooks, each with the name its seed is made from (empty: nobody in particular).
+        files: notebooks, each with the student's name for the seed (may be empty).
         package: the checks.
-        jobs: how many at a time; default: as many as there are processors.
+        jobs: how many at a time; default: the number of processors.
         seconds: processor time for one check.
         memory: bytes for one check.
     """
@@ -44,7 +44,7 @@ def grade_files(
             for path, student in files:
                 yield _grade_file(path, student, package, sandbox)
         return
-    # The checks go to the other processes by pipe.
+    # The checks are sent to the other processes through a pipe.
     with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (package.to_json(), seconds, memory)) as pool:
         yield from pool.map(_one, files)
 

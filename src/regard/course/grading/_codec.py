@@ -1,6 +1,6 @@
-"""Values as bytes, between the grader and the process that runs a student's code: data alone, nothing is unpickled.
+"""Encode values as bytes between the grader and the process that runs a student's code. Nothing is unpickled.
 
-A message is a JSON tree and the bytes of its tensors. This file is imported by both sides and needs torch alone.
+A message is a JSON tree and the bytes of its tensors. Both sides import this file; it needs only torch.
 """
 
 import json
@@ -14,7 +14,7 @@ import torch
 LARGEST = 32 * 2**20  # bytes of a message: no exercise returns more
 LARGEST_TREE = (
     2 * 2**20
-)  # bytes of JSON in it, which take fifty times as much once they are read; numbers come as bytes
+)  # bytes of JSON in it, which take fifty times as much memory when parsed; tensors are sent as bytes
 _DTYPES = {
     str(kind): kind
     for kind in (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64)
@@ -22,11 +22,11 @@ _DTYPES = {
 
 
 class Unreadable(ValueError):
-    """What arrived is no message."""
+    """The received bytes are not a valid message."""
 
 
 class Other:
-    """Something that is no data: a student's object, of which only the type's name is told."""
+    """A student's object that is not plain data; only the name of its type is sent."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -36,7 +36,7 @@ class Other:
 
 
 def pack(value: Any, callback: Callable[[Any], int] | None = None) -> bytes:
-    """The message of a value. Functions are numbered by ``callback``; without it they are told by name alone.
+    """The message of a value. Functions are numbered by ``callback``; without it only their names are sent.
 
     >>> from regard.course.grading._codec import pack, unpack
     >>> unpack(pack({"a": (1, torch.ones(2), None, ...)}))
@@ -51,7 +51,7 @@ def pack(value: Any, callback: Callable[[Any], int] | None = None) -> bytes:
 
 
 def unpack(message: bytes, function: Callable[[int], Any] | None = None) -> Any:
-    """The value of a message, all of it checked: kinds, shapes and lengths."""
+    """The value of a message, after checking all kinds, shapes and lengths."""
     try:
         (size,) = struct.unpack_from("<I", message)
         (length,) = struct.unpack_from("<I", message, 4)
@@ -107,12 +107,12 @@ def _tensor(value: torch.Tensor, blobs: list[bytes]) -> Any:
 
 
 def plain_figure(figure: Any) -> dict[str, Any]:
-    """What a matplotlib figure shows, as numbers."""
+    """The contents of a matplotlib figure, as numbers."""
     return {"axes": [_drawn(panel) for panel in figure.axes]}
 
 
 def _drawn(panel: Any) -> dict[str, Any]:
-    """What a matplotlib panel shows, as numbers."""
+    """The contents of a matplotlib panel, as numbers."""
     return {
         "images": [torch.as_tensor(image.get_array().filled(math.nan)).double() for image in panel.images[:64]],
         "lines": [torch.as_tensor(line.get_xydata()).double() for line in panel.lines[:64]],

@@ -1,4 +1,4 @@
-"""Grade a submission: every check in a fresh process, and what may be told about it."""
+"""Grade a submission: run every check in a fresh process, and choose which messages the student may see."""
 
 import builtins
 from collections.abc import Collection
@@ -13,7 +13,7 @@ from regard.course.grading._submission import Submission
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """What one check said."""
+    """The result of one check."""
 
     check: str
     hidden: bool
@@ -33,7 +33,7 @@ class Result:
 
     @property
     def points(self) -> float:
-        """The share of checks that passed; a question that a person reads has none yet."""
+        """The points for the share of checks that passed; 0 for a question graded by hand."""
         if not self.outcomes:
             return 0.0
         return self.possible * sum(outcome.passed for outcome in self.outcomes) / len(self.outcomes)
@@ -53,7 +53,7 @@ class Marks:
 
     @property
     def possible(self) -> float:
-        """What checks can give; questions that a person reads come on top."""
+        """The points that checks can give; questions graded by hand are extra."""
         return sum(result.possible for result in self.results if result.manual is None)
 
     def __getitem__(self, question: str) -> Result:
@@ -70,13 +70,13 @@ def grade(
 ) -> Marks:
     """The marks of one submission.
 
-    Later exercises are graded with right versions of the earlier ones in place, so that a slip costs once.
+    Later exercises are graded with correct answers to the earlier ones, so that a mistake counts once.
 
     Args:
-        submission: what was handed in.
+        submission: the student's notebook.
         package: the checks.
         sandbox: where answers run.
-        student: the name that the seeds are made from.
+        student: the name for the seeds.
         only: the questions to grade; default: all.
     """
     results = []
@@ -122,7 +122,7 @@ def _run(
     sandbox: Sandbox,
     student: str,
 ) -> Exception | None:
-    """What the check raised."""
+    """Run a check; returns the error that it raised."""
     wrong = submission.syntax_error(question.names)
     if wrong is not None and not job.cells:
         return AnswerError("SyntaxError", wrong, None, False)
@@ -130,7 +130,7 @@ def _run(
         with sandbox.worker(job) as worker:
             check.run(**{name: _argument(name, question, package, worker, student) for name in check.arguments})
     except RuntimeError as error:
-        if "did not start" in str(error):  # ours, not the student's
+        if "did not start" in str(error):  # our error, not the student's
             raise
         return error
     except Exception as error:
@@ -148,14 +148,14 @@ def _argument(name: str, question: Question, package: Package, worker: Worker, s
 
 
 def _words(error: Exception) -> str:
-    """After a public check: everything that helps."""
+    """The message after a public check: everything that helps."""
     if isinstance(error, AssertionError | AnswerError | Stopped):
         return str(error)
     return f"what your answer returns does not fit: {error}"
 
 
 def _fixed_words(error: Exception) -> str:
-    """After a hidden check: sentences that are the same for every seed, so that no numbers of the check get out."""
+    """The message after a hidden check: the same for every seed, so that no numbers of the check are revealed."""
     if isinstance(error, ReadyMadeError | Stopped) or type(error).__name__ in ("Advice", "NotThere"):
         return str(error)
     if isinstance(error, AnswerError):

@@ -1,7 +1,7 @@
-"""Rules that the Linux kernel holds a student's process to: which system calls it may make, and which files it may read.
+"""Rules of the Linux kernel for a student's process: the system calls it may make, and the files it may read.
 
-Python's audit hook sees what Python does; these see what a C library does as well (``torch.from_file``, GNU readline).
-Where a kernel lacks one of them, the other and the hook remain. This file needs the standard library alone.
+Python's audit hook sees only Python's actions; these rules also apply to C libraries (``torch.from_file``, GNU readline).
+If a kernel lacks one of them, the other and the hook remain. This file needs only the standard library.
 """
 
 import ctypes
@@ -11,8 +11,8 @@ import platform
 import struct
 import sys
 
-# Signals to other processes, their memory and priority, new programs and connections: what no answer needs. Two numbers
-# each: x86-64 and AArch64. Ending oneself (exit_group) and new threads (which RLIMIT_NPROC refuses) are no concern here.
+# System calls that no answer needs: signals to other processes, their memory and priority, new programs and connections.
+# Numbers for x86-64 and AArch64. Exiting (exit_group) is harmless, and RLIMIT_NPROC refuses new threads.
 DENIED_CALLS = {
     "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240), "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424), "pidfd_getfd": (438, 438),
@@ -32,7 +32,7 @@ _EXECUTE, _WRITE, _READ, _LIST = 1, 2, 4, 8
 
 
 def restrict_calls() -> bool:
-    """From here on the calls above fail with EPERM, in this process, for good. False where the system has no such rule.
+    """Make the calls above fail with EPERM, permanently for this process. False if the system does not support it.
 
     The process must have given up gaining privileges (PR_SET_NO_NEW_PRIVS) before.
     """
@@ -42,8 +42,8 @@ def restrict_calls() -> bool:
     column, architecture = machine
     numbers = sorted({each[column] for each in DENIED_CALLS.values()})
     refuse, allow, end = 0x00050000 | errno.EPERM, 0x7FFF0000, 0x80000000
-    # Load the architecture; another one (32-bit calls have other numbers) ends the process. Load the number; x32 is
-    # another table, too. Then one comparison for each call, which jumps to the refusal behind the last.
+    # Load the architecture; any other (32-bit calls have other numbers) ends the process. Load the call's number; x32
+    # has another table, too. Then compare with each call, and jump to the refusal after the last comparison.
     program = [(0x20, 0, 0, 4), (0x15, 1, 0, architecture), (0x06, 0, 0, end), (0x20, 0, 0, 0)]
     if column == 0:
         program += [(0x35, 0, 1, 0x40000000), (0x06, 0, 0, end)]
@@ -58,14 +58,14 @@ def restrict_calls() -> bool:
 
 
 def restrict_files(roots: tuple[str, ...]) -> bool:
-    """From here on only files and folders below ``roots`` can be opened, to be read. False where Landlock is not there."""
+    """Allow this process to open only files and folders below ``roots``, for reading. False if Landlock is not available."""
     if sys.platform != "linux":
         return False
     system = ctypes.CDLL(None, use_errno=True)
     version = system.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1)
     if version < 1:
         return False
-    # All rights of its first version (13), and of later ones: to move between folders, to truncate.
+    # All 13 rights of its first version, and those of later ones: to move between folders, to truncate.
     handled = struct.pack("Q", (1 << (13 + (version >= 2) + (version >= 3))) - 1)
     ruleset = system.syscall(_CREATE_RULESET, handled, ctypes.c_size_t(8), 0)
     if ruleset < 0:
@@ -74,7 +74,7 @@ def restrict_files(roots: tuple[str, ...]) -> bool:
         for root in roots:
             try:
                 folder = os.open(root, os.O_PATH | os.O_CLOEXEC)
-            except OSError:  # below a folder that this user may not enter: it could not be read anyway
+            except OSError:  # below a folder that this user may not enter, so it could not be read anyway
                 continue
             try:
                 rights = _READ | _LIST | _EXECUTE  # libraries are mapped to be executed

@@ -1,4 +1,4 @@
-"""What a teacher grades with: the checks of a notebook, public and hidden, right answers, and the secret of the seeds."""
+"""The data for grading a notebook: public and hidden checks, correct answers, and the secret of the seeds."""
 
 import hashlib
 import hmac
@@ -17,13 +17,13 @@ class Question:
     Attributes:
         name: as in ``grader.check(name)``.
         title: its heading.
-        points: what it is worth; shared evenly by its checks.
-        names: what an answer defines, each a ``"function"`` (or class) or a ``"value"``.
+        points: its points, shared evenly by its checks.
+        names: the names that an answer defines, each a ``"function"`` (or class) or a ``"value"``.
         refused: kinds of ready-made functions that its answer may not call.
         checks: source of its checks, each a function marked by ``@test_case(points=…, hidden=…)``.
-        reference: a right answer.
-        manual: whether a person reads the answer.
-        rubric: for a person: what earns how many points, and a model answer.
+        reference: a correct answer.
+        manual: whether the answer is graded by hand.
+        rubric: for grading by hand: what earns how many points, and a model answer.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Package:
 
     Attributes:
         notebook: its name.
-        version: of the library that made it.
+        version: the version of the library that made it.
         prelude: the imports of the notebook's first cell.
-        given: sources of cells that are no answers.
-        secret: what the seeds of students are made from.
-        individual: whether every student was given numbers of their own in the statements.
+        given: sources of cells that are not answers.
+        secret: the secret for the students' seeds.
+        individual: whether every student has different numbers in the exercises.
         questions: in order.
     """
 
@@ -68,23 +68,23 @@ class Package:
             fields = json.loads(text)
             return cls(**{**fields, "questions": [Question(**each) for each in fields["questions"]]})
         except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"this is no file of checks made by make course: {error}") from None
+            raise ValueError(f"this is not a file of checks made by make course: {error}") from None
 
     @classmethod
     def read(cls, path: Path) -> "Package":
         return cls.from_json(path.read_text(encoding="utf-8"))
 
     def seed(self, student: str) -> int:
-        """What the hidden checks of a student draw their numbers from."""
+        """The seed of the hidden checks of a student."""
         return seed_for(self.secret, self.notebook, "checks", student)
 
     def numbers_seed(self, student: str) -> int:
-        """What the numbers in a student's statements are drawn from; 0 are the published ones."""
+        """The seed of the numbers in a student's exercises; 0 gives the published ones."""
         return seed_for(self.secret, self.notebook, "numbers", student) if self.individual else 0
 
 
 def seed_for(secret: str, *parts: str) -> int:
-    """A seed that nobody can tell without the secret: HMAC-SHA256, 31 bits of it.
+    """A seed that cannot be guessed without the secret: 31 bits of an HMAC-SHA256.
 
     >>> from regard.course.grading import seed_for
     >>> seed_for("s", "1", "checks", "ada") == seed_for("s", "1", "checks", "ada") != seed_for("t", "1", "checks", "ada")
@@ -104,7 +104,7 @@ class NotebookCheck:
 
     @property
     def title(self) -> str:
-        """Its name in words."""
+        """Its name as text."""
         return self.name.removeprefix("test_").replace("_", " ")
 
     @property

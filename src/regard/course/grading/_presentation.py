@@ -1,4 +1,4 @@
-"""Marks for people and for machines: a text, Gradescope's JSON, a table, and a sheet for what a person has to read."""
+"""Output formats of marks: text, Gradescope's JSON, a table, and a sheet for grading by hand."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ from regard.course.grading._package import Package
 
 
 def as_text(marks: Marks, *, show_hidden: bool = True) -> str:
-    """What a student is told."""
+    """The marks as text for the student."""
     lines = [f"{marks.notebook}: {marks.points:g} of {marks.possible:g} points"]
     for result in marks.results:
         lines.append("")
@@ -70,7 +70,7 @@ def as_table(all_marks: Iterable[Marks]) -> str:
 
 
 def as_manual_sheet(all_marks: Iterable[Marks], package: Package) -> str:
-    """For whoever reads the written answers: question by question, the rubric and what each student wrote, in Markdown."""
+    """A sheet for grading written answers: for each question the rubric and the students' answers, in Markdown."""
     all_marks = list(all_marks)
     parts = [f"# {package.notebook}: written answers\n"]
     for question in package.questions:

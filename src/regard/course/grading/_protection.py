@@ -1,8 +1,8 @@
-"""What a student's process may not do: limits of the system, and a hook on Python's own events that cannot be removed.
+"""Restrictions of a student's process: limits of the system, and a permanent hook on Python's audit events.
 
-The process has nothing to steal (neither hidden checks nor right results ever enter it) and nothing to forge (what it
-returns is compared elsewhere). These limits keep it from reading other people's files, from talking to the network,
-and from hurting the machine. This file needs torch alone: it runs before and beside student code.
+The process contains no secrets (hidden checks and correct results stay outside) and cannot forge marks (its results are
+compared elsewhere). These limits keep it from reading other people's files, from using the network, and from harming
+the machine. This file needs only torch, since it runs in the same process as student code.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _DENIED = {
     "sys.addaudithook", "sys.monitoring.register_callback", "sys.setprofile", "sys.settrace", "syslog.openlog",
     "syslog.setlogmask", "syslog.syslog",
 }  # fmt: skip
-# Packages that hold attention ready-made, and those that reach around the rules.
+# Packages with ready-made attention, and packages that could bypass the rules.
 DENIED_MODULES = frozenset({
     "_curses", "_dbm", "_gdbm", "_posixsubprocess", "_sqlite3", "cffi", "curses", "dbm", "flash_attn", "jax", "keras",
     "multiprocessing", "readline", "rlcompleter", "scipy", "sklearn", "sqlite3", "subprocess", "tensorflow", "timm",
@@ -40,19 +40,19 @@ _DENIED_PARTS = ("/regard", "/notebooks", "/torch/_refs", "/torch/_decomp", "/to
 
 
 def readable_roots() -> tuple[str, ...]:
-    """Where Python and its packages are: what an import in an answer may read."""
+    """The folders of Python and its packages, which imports in an answer may read."""
     paths = {*sysconfig.get_paths().values(), sys.base_prefix, *filter(None, sys.path)}
     return tuple(sorted(os.path.realpath(path).rstrip("/") + "/" for path in paths if Path(path).is_dir()))
 
 
 def hide_from_others() -> None:
-    """Nobody else may read this process's memory, not even with the same user id (Linux)."""
+    """Prevent other processes from reading this one's memory, even with the same user id (Linux)."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
 
 
 def limit(seconds: float, memory: int) -> None:
-    """Processor seconds, bytes on top of those in use, no new processes, no files; another user if this is root."""
+    """Limit processor seconds and additional bytes of memory; allow no new processes and files; if root, change the user."""
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
@@ -60,7 +60,7 @@ def limit(seconds: float, memory: int) -> None:
         if os.geteuid() == 0:
             libc.unshare(0x40000000 | 0x08000000)  # CLONE_NEWNET, CLONE_NEWIPC: no network
         else:
-            libc.unshare(0x10000000 | 0x40000000)  # CLONE_NEWUSER first, where the system lets ordinary users
+            libc.unshare(0x10000000 | 0x40000000)  # CLONE_NEWUSER first, if the system allows it to ordinary users
     now = (
         int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() if sys.platform == "linux" else 0
     )
@@ -83,7 +83,7 @@ def limit(seconds: float, memory: int) -> None:
 
 
 def forbid(roots: tuple[str, ...]) -> None:
-    """Refuse what no answer needs: files, processes, network, other memory, tracing. It lasts as long as the process."""
+    """Refuse what no answer needs: files, processes, network, foreign memory, tracing. This cannot be undone."""
     realpath, fspath, isinstance_, str_ = os.path.realpath, os.fsdecode, isinstance, str
     prefixes, denied, modules, parts = _DENIED_PREFIXES, _DENIED, DENIED_MODULES, _DENIED_PARTS
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

@@ -1,7 +1,7 @@
-"""Ready-made functions are switched off in the process that runs an answer: in torch's dispatcher, below every name.
+"""Switch off ready-made functions in the process that runs an answer: in torch's dispatcher, below all Python names.
 
 An alias, ``torch.ops``, a disabled ``__torch_function__`` or TorchScript all end at the same operator, and that one is
-replaced. This file needs torch alone.
+replaced. This file needs only torch.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-# What the name of a torch function contains if it is attention in one call.
+# Parts of the names of torch functions that are attention in one call.
 ATTENTION = (
     *("scaled_dot_product", "multi_head_attention", "transformer_encoder_layer", "flex_attention", "math_attention"),
     "sdpa_dense",
 )
-# By what an exercise asks for: names of torch functions that would answer it in one call.
+# For each kind of exercise: names of torch functions that solve it in one call.
 READY_MADE = {
     "softmax": ("softmax", "softmin", "log_softmax", "gumbel_softmax", "logsumexp", "logcumsumexp"),
     "layer_norm": ("layer_norm", "native_layer_norm", "group_norm", "batch_norm", "instance_norm", "rms_norm"),
@@ -43,7 +43,7 @@ _OPERATORS = {
     "variance": None,
 }
 _ATTENTION_OPERATORS = r"attention|transformer_encoder_layer|flex_"
-# Files are opened below Python, where its audit hook does not see it.
+# Functions that open files in C++, where Python's audit hook does not see it.
 _FILE_OPERATORS = ("from_file",)
 _ALWAYS = ("CPU", "AutogradCPU")
 _KEYS = ("CPU", "AutogradCPU", "SparseCPU", "MkldnnCPU", "QuantizedCPU", "NestedTensorCPU")
@@ -54,14 +54,14 @@ class ReadyMadeError(AssertionError):
 
 
 def called_torch(name: str, kind: str | None) -> str:
-    """What a student is told who calls a torch function that does the exercise."""
+    """The message for a student who calls a torch function that solves the exercise."""
     if kind is None:
         return f"your answer calls torch's {name}, which is attention in one call; write it out yourself"
     return f"your answer calls torch's {name}; this exercise asks you to write {kind} out yourself"
 
 
 def switch_off(kinds: Iterable[str]) -> None:
-    """From here on these kinds of functions raise, in this process, for good; attention in one call always does."""
+    """Make these kinds of functions raise an error, permanently for this process; attention in one call always does."""
     kinds = tuple(kinds)
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
@@ -84,7 +84,7 @@ def switch_off(kinds: Iterable[str]) -> None:
 
 @functools.cache
 def _operators(namespace: str, pattern: str | None) -> list[str]:
-    """The operators of a namespace whose names have the pattern: every form, those that write into ``out`` too."""
+    """The operators of a namespace whose names match the pattern, with all overloads, including those with ``out``."""
     if pattern is None:
         return []
     names = (each.split("::") for each in torch._C._dispatch_get_all_op_names())  # type: ignore[attr-defined]
@@ -96,12 +96,12 @@ def _replace(library: torch.library.Library, namespace: str, names: list[str], k
         refuse = _refuse(name.partition(".")[0].lstrip("_"), kind)
         for key in _KEYS:
             if torch._C._dispatch_has_kernel_for_dispatch_key(f"{namespace}::{name}", key) or key in _ALWAYS:  # type: ignore[attr-defined]
-                with contextlib.suppress(RuntimeError, AttributeError, ValueError):  # not with that key
+                with contextlib.suppress(RuntimeError, AttributeError, ValueError):  # no kernel for that key
                     library.impl(name, refuse, key)
 
 
 def _keep_for_good(library: torch.library.Library) -> None:
-    """Its end would bring the operators back: take away every way to end it."""
+    """Make the replacement permanent: remove every way to end it, which would restore the operators."""
     for part in (library, library.m):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
     for ending in [each for each in weakref.finalize._registry if each.peek() and each.peek()[0] is library]:  # type: ignore[attr-defined]
@@ -110,14 +110,14 @@ def _keep_for_good(library: torch.library.Library) -> None:
 
 @functools.cache
 def _modules() -> list[dict[str, Any]]:
-    """Where torch and numpy keep their functions."""
+    """The modules of torch and numpy that hold their functions."""
     found = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
     return [vars(module) for module in found if module.__name__.split(".")[0] in ("torch", "numpy")]
 
 
 @functools.cache
 def _python_versions() -> list[tuple[dict[str, Any], str, str, str | None]]:
-    """Where their modules hold these functions under their own names, torch's decompositions included."""
+    """The places where these modules hold the functions under their own names, including torch's decompositions."""
     places: list[tuple[dict[str, Any], str, str, str | None]] = []
     for held in _modules():
         for kind, names in READY_MADE.items():
@@ -145,12 +145,12 @@ def _decompositions() -> list[tuple[dict[Any, Any], Any, str]]:
 
 
 def prepare() -> None:
-    """Before the process forks: switch off what no answer may use, and look up what every later :func:`switch_off` needs."""
+    """Before the process forks: switch off functions that no answer may use, and prepare for every later :func:`switch_off`."""
     _python_versions()
     _decompositions()
     for pattern in _OPERATORS.values():
         _operators("aten", pattern)
-    for name, operator in getattr(torch._ops, "_higher_order_ops", {}).items():  # of functions, above the dispatcher
+    for name, operator in getattr(torch._ops, "_higher_order_ops", {}).items():  # they lie above the dispatcher
         if "attention" in name:
             type(operator).__call__ = _refuse(name, None)
     with warnings.catch_warnings():
@@ -182,7 +182,7 @@ def _refuse(name: str, kind: str | None) -> Callable[..., Any]:
 
 
 class Ours(ModuleType):
-    """Stands for this library in an answer's process: every name is there, and calling one says to write it out."""
+    """A placeholder for this library in an answer's process: it has every name, and calling one raises an error."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -1,4 +1,4 @@
-"""The grader's side of a student's process: start it, ask it, compare nothing there."""
+"""The grader's side of a student's process: start it and send it calls. Results are compared on this side."""
 
 import contextlib
 import json
@@ -20,17 +20,17 @@ from torch import Tensor
 from regard.course.grading import _codec as codec
 
 SECONDS, MEMORY = 10.0, 2 * 2**30
-MOST_CALLS = 200  # of functions that a check passes to an answer
-WALL = 6.0  # a check may take so many times its processor seconds on the clock, where other jobs share the machine
+MOST_CALLS = 200  # calls of functions that a check passes to an answer
+WALL = 6.0  # wall-clock limit as a multiple of the processor seconds, since other jobs may share the machine
 
 
 class Stopped(Exception):
-    """The student's process ended by itself, or had to be ended."""
+    """The student's process ended by itself, or had to be stopped."""
 
 
 @dataclass
 class AnswerError(Exception):
-    """Student code raised: the type and text of the error and the student's own line."""
+    """An error in student code: its type, its text and the student's line."""
 
     type: str
     text: str
@@ -45,7 +45,7 @@ class AnswerError(Exception):
 
 
 class Job(NamedTuple):
-    """What a student's process is told: code, and nothing about checks."""
+    """The input of a student's process: code, but nothing about checks."""
 
     cells: list[tuple[str, str, list[int]]]
     references: list[str]
@@ -53,12 +53,12 @@ class Job(NamedTuple):
 
 
 class Sandbox:
-    """A process with torch loaded, from which every check forks a fresh one.
+    """A process with torch loaded, from which a fresh process is forked for every check.
 
     Args:
         prelude: imports that answers may use, run once.
         seconds: processor time of one check.
-        memory: bytes that one check may take on top of what is loaded.
+        memory: additional bytes that one check may use.
     """
 
     def __init__(self, prelude: str, *, seconds: float = SECONDS, memory: int = MEMORY) -> None:
@@ -124,7 +124,7 @@ class Sandbox:
 
     @contextlib.contextmanager
     def worker(self, job: Job) -> Iterator["Worker"]:
-        """A fresh process with one answer in it; it is gone afterwards."""
+        """A fresh process with one answer, which ends afterwards."""
         if self._process is None or self._process.poll() is not None:
             self._start()
         ours, theirs = socket.socketpair()
@@ -213,7 +213,7 @@ class Worker:
 
 
 class RemoteAnswer:
-    """A name of the student's notebook, in a process of its own. Checks call it as they would call the function."""
+    """A name of the student's notebook, in a separate process. Checks call it like the function."""
 
     def __init__(self, worker: Worker, target: str | int) -> None:
         self.worker, self.target = worker, target
@@ -231,7 +231,7 @@ class RemoteAnswer:
         return found, changed
 
     def value(self) -> Any:
-        """For an answer that is no function."""
+        """The value of an answer that is not a function."""
         return self.worker.ask("value", self.target)[0]
 
     def slopes(self, arguments: Sequence[Tensor], weight: Tensor) -> Any:

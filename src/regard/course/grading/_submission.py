@@ -1,4 +1,4 @@
-"""What a submitted notebook says about one question: the statements that its answer is made of, and nothing else."""
+"""Extract the answer to one question from a submitted notebook: only the statements that it needs."""
 
 import ast
 import json
@@ -22,7 +22,7 @@ class Submission:
 
     Args:
         cells: (kind, source) of every cell, in order.
-        given: sources of the cells that came with the notebook and are no answers; they are left out.
+        given: sources of the cells that came with the notebook and are not answers; they are ignored.
     """
 
     def __init__(self, cells: Iterable[tuple[str, str]], given: Iterable[str] = ()) -> None:
@@ -48,7 +48,7 @@ class Submission:
 
     @classmethod
     def read(cls, path: Path, given: Iterable[str] = ()) -> "Submission":
-        """A notebook's file. One that is no notebook is an error that says so."""
+        """Read a notebook's file; raises a clear error if it is not a notebook."""
         try:
             notebook = json.loads(path.read_text(encoding="utf-8"))
             cells = [(str(cell["cell_type"]), _text(cell["source"])) for cell in notebook["cells"]]
@@ -57,9 +57,9 @@ class Submission:
         return cls(cells, given)
 
     def answer(self, names: Iterable[str], provided: Iterable[str] = ()) -> list[tuple[str, str, list[int]]]:
-        """The statements that bind these names and all that those need, cell by cell: (label, source, statements).
+        """The statements that define these names and everything they need, cell by cell: (label, source, statements).
 
-        Names that are ``provided`` (right answers to earlier questions) are not looked for.
+        Names that are ``provided`` (correct answers to earlier questions) are not searched for.
         """
         needed, provided = set(names), frozenset(provided)
         chosen: set[int] = set()
@@ -80,7 +80,7 @@ class Submission:
         return [(f"<cell {cell}>", self.cells[cell], indices) for cell, indices in by_cell.items()]
 
     def syntax_error(self, names: Iterable[str]) -> str | None:
-        """Where a cell that mentions one of the names cannot be read: what Python says about it."""
+        """Python's message about a syntax error in a cell that mentions one of the names, if any."""
         for cell, error in self.broken.items():
             if any(re.search(rf"\b{re.escape(name)}\b", self.cells[cell]) for name in names):
                 return error
@@ -100,7 +100,7 @@ def _text(source: Any) -> str:
 
 
 def _plain(source: str) -> str:
-    """For comparison: without space at the ends and without numbers, which may be each student's own."""
+    """The text for comparison: without surrounding space and without numbers, which may differ between students."""
     return re.sub(r"-?\d+", "0", "\n".join(line.rstrip() for line in source.strip().split("\n")))
 
 

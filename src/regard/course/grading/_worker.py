@@ -1,7 +1,7 @@
 """The process that runs student code. It is started by the grader as a script, loads torch once, and forks for each check.
 
-It learns the source of one answer, right versions of earlier answers, and inputs; it returns results as data. Hidden
-checks, right results and the seed stay with the grader. Nothing of this library is imported here.
+It gets the source of one answer, correct answers to earlier questions, and inputs; it returns results as data. Hidden
+checks, correct results and the seed stay with the grader. This library is not imported here.
 """
 
 import array
@@ -20,7 +20,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":  # a script among its neighbors, which are imported by their own names
+if __name__ == "__main__":  # run as a script: the files beside it are imported by their plain names
     sys.path.insert(0, str(Path(__file__).parent))
     import _codec as codec  # type: ignore[import-not-found]
     import _kernel_rules as kernel_rules  # type: ignore[import-not-found]
@@ -31,7 +31,7 @@ if __name__ == "__main__":  # a script among its neighbors, which are imported b
     sys.path.pop(0)
 
 
-# What answers import, loaded before the process gives up the right to read them.
+# Modules that answers import, loaded before the process gives up the right to read files.
 COMMON = (
     "abc", "array", "base64", "bisect", "calendar", "cmath", "collections", "collections.abc", "colorsys", "contextlib",
     "copy", "dataclasses", "datetime", "decimal", "einops", "enum", "fractions", "functools", "heapq", "inspect", "io",
@@ -44,7 +44,7 @@ COMMON = (
 
 
 def receive(connection: socket.socket) -> bytes:
-    """One message of the codec, with its length in front."""
+    """Receive one message of the codec, which has its length in front."""
     head = _exactly(connection, 4)
     (size,) = struct.unpack("<I", head)
     if size > codec.LARGEST:
@@ -63,7 +63,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 class RunningAnswer:
-    """One answer at work: its names, and what the grader asks of them."""
+    """A loaded answer: its names, and the calls that the grader sends."""
 
     def __init__(self, connection: socket.socket, names: dict[str, Any]) -> None:
         self.connection = connection
@@ -73,7 +73,7 @@ class RunningAnswer:
         self.broken: BaseException | None = None
 
     def load(self, references: list[str], cells: list[tuple[str, str, list[int]]]) -> None:
-        """Right answers to earlier questions, then the statements that make up this one, one by one."""
+        """Load correct answers to earlier questions, then run the statements of this answer one by one."""
         kept: dict[str, Any] = {}
         for source in references:
             before = dict(self.names)
@@ -85,7 +85,7 @@ class RunningAnswer:
             for index in chosen:
                 try:
                     exec(compile(ast.Module([body[index]], []), label, "exec"), self.names)
-                except Exception as error:  # a cell of the student's own; the rest may do without it
+                except Exception as error:  # the student's own cell failed; the rest may not need it
                     self.broken = self.broken or error
         self.names.update(kept)
 
@@ -130,7 +130,7 @@ class RunningAnswer:
         return self.names.get(name, ...)
 
     def _callback(self, number: int) -> Any:
-        """A function of the grader's, called from here with data; or (below zero) an object that was made here."""
+        """A function of the grader, called from here with data; or (numbers below zero) an object that was created here."""
         if number < 0:
             return self.made[-1 - number]
 
@@ -156,7 +156,7 @@ class RunningAnswer:
 
 
 def _slopes(function: Any, arguments: tuple[Any, ...], weight: Any) -> Any:
-    """The gradient of Σ weight · result into every tensor that is passed; None where none arrives."""
+    """The gradient of Σ weight · result with respect to every tensor argument; None if there is no gradient."""
     leaves = [part.detach().clone().requires_grad_() for part in arguments]
     found = function(*leaves)
     if not isinstance(found, torch.Tensor) or not found.requires_grad:
@@ -165,7 +165,7 @@ def _slopes(function: Any, arguments: tuple[Any, ...], weight: Any) -> Any:
 
 
 def start(connection: socket.socket, prelude: dict[str, Any], roots: tuple[str, ...]) -> None:
-    """In a fresh fork: take the job, give up all rights, load, and answer."""
+    """In a fresh fork: receive the job, give up all rights, load the answer, and serve calls."""
     job = codec.unpack(receive(connection))
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
@@ -200,7 +200,7 @@ def start(connection: socket.socket, prelude: dict[str, Any], roots: tuple[str, 
 
 
 def wait_for_orders(control: socket.socket) -> None:
-    """Fork for every connection that is passed, and end a fork when told to."""
+    """Fork for every connection that is passed, and end a fork on request."""
     names: dict[str, Any] = {}
     first = control.makefile("rb").readline()
     with contextlib.suppress(ImportError):
@@ -209,11 +209,11 @@ def wait_for_orders(control: socket.socket) -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
     torch.set_num_threads(1)
-    torch.ones(2, 2, requires_grad=True).square().sum().backward()  # loads what the first backward pass loads
+    torch.ones(2, 2, requires_grad=True).square().sum().backward()  # preload what the first backward pass needs
     roots = protection.readable_roots()
     refusal.prepare()
     gc.collect()
-    gc.freeze()  # so that a fork's garbage collection does not copy what is shared
+    gc.freeze()  # so that garbage collection in a fork does not copy shared memory
     control.sendall(b'{"ready": 1}\n')
     children: set[int] = set()
     while True:
@@ -242,5 +242,5 @@ def wait_for_orders(control: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    # The grader's reading end is the standard input; what this process prints goes nowhere.
+    # The standard input is connected to the grader; output of this process is discarded.
     wait_for_orders(socket.socket(fileno=os.dup(0)))

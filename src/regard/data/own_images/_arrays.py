@@ -25,7 +25,7 @@ from regard.support.text import format_size, listed
 
 IMAGE_NAMES, LABEL_NAMES, CLASS_NAMES = ("images", "image", "x"), ("labels", "label", "y"), ("classes", "class_names")
 EXPECTED = "train_images and train_labels (and test_images and test_labels), or images and labels"
-# What damaged or hostile archives raise: also encrypted ones, unknown ways of packing, and sizes without end.
+# Errors of damaged or hostile archives: also encrypted ones, unknown compression, and huge sizes.
 _ZIP = (
     zipfile.BadZipFile,
     zlib.error,
@@ -101,7 +101,7 @@ def number_labels(where: str, labels: list[Any], classes: tuple[str, ...] | None
     if flat and isinstance(flat[0], str):
         names = classes or tuple(sorted(set(flat)))
         if unknown := sorted(set(flat) - set(names)):
-            raise UnsuitableDataError(f"{where} has labels {unknown[:5]} that its classes do not have")
+            raise UnsuitableDataError(f"{where} has labels {unknown[:5]} that are not among its classes")
         numbers = {name: number for number, name in enumerate(names)}
         return torch.tensor([numbers[value] for value in flat]), names
     if any(isinstance(value, float) and value % 1 != 0 for value in flat):
@@ -140,7 +140,7 @@ def to_bytes(array: Any, what: str) -> Tensor:
     if last:
         array = array.permute(0, 3, 1, 2)
     if array.is_floating_point():
-        array = array if array.dtype == torch.float64 else array.float()  # as half precision has few operations
+        array = array if array.dtype == torch.float64 else array.float()  # since half precision supports few operations
         low, high = (float(value) for value in torch.aminmax(array)) if array.numel() else (0.0, 0.0)
         if not (low >= 0 and high <= 1):
             raise UnsuitableDataError(
@@ -158,13 +158,13 @@ def _read_npz(path: Path) -> tuple[dict[str, Any], tuple[str, ...] | None]:
 
     with open_regular(path) as opened:
         if opened.read(2) != b"PK":
-            raise ValueError("it is no archive of arrays")
+            raise ValueError("it is not an archive of arrays")
         opened.seek(0)
         with np.load(opened, allow_pickle=False) as file:  # nothing is unpickled
             _check_room(sum(member.file_size for member in file.zip.infolist()))
             named: dict[str, Any] = {name: file[name] for name in file.files}
     if other := [name for name, array in named.items() if not isinstance(array, np.ndarray)]:
-        raise ValueError(f"it holds what is no array: {listed(other, most=3)}")
+        raise ValueError(f"it holds entries that are not arrays: {listed(other, most=3)}")
     classes = next((tuple(str(each) for each in named.pop(name)) for name in CLASS_NAMES if name in named), None)
     return {name: array if array.dtype.kind in "US" else _tensor(array) for name, array in named.items()}, classes
 
@@ -186,12 +186,12 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Any], tuple[str, ...] | Non
 
 
 def _check_room(size: int) -> None:
-    """Refuse arrays that fill this machine: a small archive, or a file with holes, can hold any number of zeros."""
+    """Refuse arrays that exceed the memory: a small archive or a sparse file can hold any number of zeros."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**35
     if size > memory // 2:
         raise ValueError(
             f"it holds {format_size(size)} when unpacked, more than half of this machine's memory: "
-            "pass a folder of images instead, which is read as it is needed"
+            "pass a folder of images instead, which is read on demand"
         )
 
 

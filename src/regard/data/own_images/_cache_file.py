@@ -1,4 +1,4 @@
-"""Decode a set once: into memory if it is small, else into a memory-mapped file where the disk has room for it."""
+"""Decode a set once: into memory if it is small, else into a memory-mapped file if the disk has room for it."""
 
 import hashlib
 import os
@@ -22,16 +22,16 @@ from regard.data.own_images._workers import in_order
 from regard.support.files import reporting_full_disk
 from regard.support.text import format_size
 
-SMALL = 64 * 2**20  # bytes of pixels that are decoded again in each process rather than kept in a file
+SMALL = 64 * 2**20  # a set with fewer bytes of pixels is decoded in each process, without a file
 BLOCK = 2 * 2**20  # bytes that a worker decodes at a time
-FLUSHED = 16 * 2**20  # bytes after which the disk is told to write
-PER_PIXEL = 24  # bytes that decoding takes for each pixel of a file, at most (WebP: 21)
-FORMAT = 2  # changes when the same files would be decoded into other bytes
+FLUSHED = 16 * 2**20  # bytes after which the file is flushed to the disk
+PER_PIXEL = 24  # bytes of memory to decode a pixel, at most (WebP: 21)
+FORMAT = 2  # increase it when decoding changes the resulting bytes
 SPARE = 0.05  # share of the disk that a cache leaves free
 
 
 class Stored(NamedTuple):
-    """Pixels, and a hash of each image (of its file, where every reading decodes it anew)."""
+    """Pixels, and a hash of each image (of its file, if images are decoded in every epoch)."""
 
     pixels: Pixels
     hashes: Int64[Tensor, "n"]
@@ -41,8 +41,8 @@ def store(files: DecodedPixels, key: str) -> Stored:
     """The pixels of ``files``, decoded once. ``key`` names these files, their sizes and dates.
 
     A set of at most 64 MiB is decoded into memory. A larger one goes to a file in the data folder, whose size is
-    announced first, and is read into memory where it fits ``REGARD_DATA_MEMORY``, else memory-mapped. Where the disk has
-    no room, or with ``REGARD_DATA_CACHE=off``, images are decoded in every epoch.
+    announced first. It is read into memory if it fits ``REGARD_DATA_MEMORY``, else memory-mapped. If the disk has no
+    room, or with ``REGARD_DATA_CACHE=off``, images are decoded in every epoch.
     """
     size = len(files) * torch.Size(files.shape).numel()
     if size <= min(SMALL, memory_limit()):
@@ -72,7 +72,7 @@ def store(files: DecodedPixels, key: str) -> Stored:
 
 
 def _stated_memory(files: DecodedPixels) -> str:
-    """What decoding in every epoch needs: batches that wait, and what each worker needs for one image."""
+    """The memory for decoding in every epoch: waiting batches, and one image per worker."""
     decoders = decoding_memory(files)
     return (
         f"in at most {format_size(memory_limit() + decoders)} of memory besides the two batches in use: batches read ahead take "
@@ -81,8 +81,8 @@ def _stated_memory(files: DecodedPixels) -> str:
 
 
 def decoding_memory(files: DecodedPixels) -> int:
-    """Bytes that all workers need to decode: the image at full size, turned, in other modes and as an array, and scaled; and
-    what the allocator keeps (``benchmarks/data.py`` measures it)."""
+    """Bytes that all workers need to decode: copies of the image at full size, rotated, converted, as an array and scaled,
+    plus the allocator's reserve (measured by ``benchmarks/data.py``)."""
     return workers() * (PER_PIXEL * files.largest + 2 * torch.Size(files.shape).numel()) + 32 * 2**20
 
 
@@ -105,8 +105,8 @@ def _digests(images: Any) -> bytes:
 
 
 def _blocks(files: DecodedPixels) -> Iterator[tuple[Any, bytes]]:
-    """Consecutive images with their hashes, a block at a time, by all workers. All unreadable files are named together, at
-    the end."""
+    """Consecutive images with their hashes, decoded in blocks by all workers. Unreadable files are reported together at the
+    end."""
     import numpy as np
 
     def read(rows: range) -> tuple[Any, bytes, Unreadable]:
@@ -133,7 +133,7 @@ def _is_whole(path: Path, size: int, count: int) -> bool:
 
 
 def _write(files: DecodedPixels, path: Path, size: int) -> str | None:
-    """Write the cache, or say why the disk has no room for it. One process writes, others wait for it."""
+    """Write the cache, or return why the disk has no room for it. One process writes while others wait."""
     from filelock import FileLock
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ def _write(files: DecodedPixels, path: Path, size: int) -> str | None:
         try:
             with reporting_full_disk(path.parent, "decoded images", size), aside.open("wb") as file:
                 digests, flushed, unflushed = bytearray(), None, 0
-                with ThreadPoolExecutor(1) as disk_writer:  # so that the disk works while images are decoded
+                with ThreadPoolExecutor(1) as disk_writer:  # so that the disk writes while images are decoded
                     for images, digest in _blocks(files):
                         file.write(images.data)
                         digests += digest
@@ -172,5 +172,5 @@ def _write(files: DecodedPixels, path: Path, size: int) -> str | None:
 
 
 def _announce(text: str) -> None:
-    """Printed on a terminal or not: it tells how much disk or time is about to be spent."""
+    """Print a message even without a terminal: it states the disk space or time that the work will take."""
     print(text, file=sys.stderr)

@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 as torchvision stores them, folder or archive, in the python or the binary version.
 
-The python version is pickled. It is not unpickled: its opcodes are listed, which executes nothing, and the long string
-(pixels) and the numbers after ``labels`` are taken from them.
+The python version is pickled. We do not unpickle it: we list its opcodes, which executes nothing, and take the long
+string (pixels) and the numbers after ``labels`` from them.
 """
 
 import lzma
@@ -39,7 +39,7 @@ class Copy:
     files: dict[Part, tuple[str, ...]]
     names: str
     label: str
-    label_bytes: int = 0  # in front of each image of the binary version; the last of them is the label
+    label_bytes: int = 0  # bytes before each image of the binary version; the last one is the label
 
 
 _FIVE = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -68,7 +68,7 @@ COPIES = (
 
 
 def find_copy(path: Path) -> tuple[Copy, Path] | None:
-    """The copy at a path (its folder, the folder around it, or its archive), and where exactly it is."""
+    """The copy at a path (its folder, the parent folder, or its archive), and its exact location."""
     for copy in COPIES:
         for place in (path, path / copy.folder):
             if place.is_dir() and all((place / name).is_file() for names in copy.files.values() for name in names):
@@ -139,7 +139,7 @@ def class_names(content: bytes, copy: Copy) -> tuple[str, ...]:
 
 
 def _opcodes(content: bytes) -> Iterator[tuple[str, Any]]:
-    """Without the name of the encoding, by which Python 3 writes bytes for Python 2."""
+    """The opcodes, without the encoding names that Python 3 adds to bytes for Python 2."""
     return ((opcode.name, value) for opcode, value, _ in pickletools.genops(content) if value != "latin1")
 
 

@@ -1,4 +1,4 @@
-"""What every reader of your images returns: pixels, labels, and which image belongs to which split."""
+"""The result of every reader of your images: pixels, labels, and the split of each image."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -28,18 +28,18 @@ PART_NAMES: dict[str, Part] = {
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """Images of any origin.
+    """Images from any kind of source.
 
     Attributes:
         where: the folder or file.
         pixels: all images, of all parts.
-        labels: class number of each.
+        labels: the class number of each image.
         classes: names of the classes.
-        parts: numbers of the images of each part, "train" and "test" at least.
-        ranks: a number for each image that decides which are held out first.
-        hashes: 64 bits of each image, or of its file: the same for equal ones.
-        name: what a message calls an image, by its number.
-        notes: what the user should know about the data, a sentence each.
+        parts: indices of the images of each part, at least "train" and "test".
+        ranks: a number for each image; images with low ranks are held out first.
+        hashes: 64 bits for each image, or for its file: equal images have equal hashes.
+        name: returns the name of an image in messages, by its index.
+        notes: what the user should know about the data, one sentence each.
     """
 
     where: str
@@ -54,7 +54,7 @@ class Collection:
 
 
 def rank_of(name: str) -> int:
-    """A number drawn from a file's name, so that new files do not move old ones from one part to another.
+    """A number computed from a file's name, so that new files do not move old ones to another part.
 
     >>> rank_of("cat/1.png") == rank_of("cat/1.png") != rank_of("cat/2.png")
     True
@@ -63,7 +63,7 @@ def rank_of(name: str) -> int:
 
 
 def hold_out(labels: Int64[Tensor, "n"], ranks: Int64[Tensor, "n"], share: float) -> Bool[Tensor, "n"]:
-    """True for a share of each class, those of the lowest ranks: at least one image where a class has three.
+    """True for the share of each class with the lowest ranks; at least one image if a class has three.
 
     >>> hold_out(torch.tensor([0] * 10 + [1] * 3 + [2]), torch.arange(14), 0.2).nonzero().flatten()
     tensor([ 0,  1, 10])
@@ -78,8 +78,8 @@ def hold_out(labels: Int64[Tensor, "n"], ranks: Int64[Tensor, "n"], share: float
 
 
 def complete_parts(parts: dict[Part, Tensor], labels: Tensor, ranks: Tensor) -> tuple[dict[Part, Tensor], list[str]]:
-    """Training and test images, whatever was given: a lone validation part is the test set, and where there is neither,
-    a tenth of each class is set aside. Returns notes about what was done."""
+    """Make sure that there is a test set: without one, the validation part becomes the test set, and without either a tenth
+    of each class is set aside. Returns notes about the changes."""
     if "test" in parts:
         return parts, []
     if "validation" in parts:
@@ -91,7 +91,7 @@ def complete_parts(parts: dict[Part, Tensor], labels: Tensor, ranks: Tensor) -> 
 
 
 def check(collection: Collection) -> list[str]:
-    """Refuse what cannot be trained on; return sentences about what else is wrong."""
+    """Refuse data that cannot be trained on; return a sentence about each other problem."""
     labels, classes, parts = collection.labels, collection.classes, collection.parts
     if len(classes) < 2:
         raise UnsuitableDataError(
@@ -107,8 +107,8 @@ def check(collection: Collection) -> list[str]:
 
 
 def fingerprint(collection: Collection) -> dict[str, Any]:
-    """What tells these images from others, wherever they lie, as JSON: their number, and a checksum of their labels, parts,
-    order and hashes. Hashes ``of`` pixels and those of files cannot be compared with each other."""
+    """A fingerprint of these images, independent of their path, as JSON: their number, and a checksum of their labels,
+    parts, order and hashes. Hashes ``of`` pixels and hashes of files cannot be compared."""
     digest = hashlib.blake2b(digest_size=16)
     for part in sorted(collection.parts):
         rows = collection.parts[part]
@@ -121,7 +121,7 @@ def fingerprint(collection: Collection) -> dict[str, Any]:
 def _compare(collection: Collection, hashes: Tensor) -> list[str]:
     train, notes = collection.parts["train"], []
     if len(train) > 1 and bool((hashes[train] == hashes[train[0]]).all()):
-        raise UnsuitableDataError(f"all {len(train):,} training images in {collection.where} are alike")
+        raise UnsuitableDataError(f"all {len(train):,} training images in {collection.where} are equal")
     first = dict(zip(hashes[train].tolist(), train.tolist(), strict=True))
     for part in ("validation", "test"):
         rows = collection.parts.get(part)  # type: ignore[call-overload]

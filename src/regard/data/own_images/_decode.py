@@ -18,7 +18,7 @@ from regard.support.text import listed
 
 MOST_PIXELS = 64_000_000  # a small file may claim to be a huge image
 GRAY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N")
-# The formats whose decoders we trust with files of strangers, with the endings that a folder is searched for.
+# The formats whose decoders we trust with untrusted files, and their file extensions.
 ENDINGS = {
     "PNG": (".png",),
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
@@ -47,13 +47,13 @@ class UnreadableImage(NamedTuple):
 
 
 def read_headers(open_file: Callable[[int], Path | BytesIO], count: int) -> list[Header | UnreadableImage]:
-    """What the headers of so many image files say, without decoding their pixels."""
+    """The headers of image files, read without decoding their pixels."""
     from PIL import Image
 
     def read(rows: range) -> list[Header | UnreadableImage]:
         return [read_header(open_file(row)) for row in rows]
 
-    with warnings.catch_warnings():  # here, not in the workers: filters are shared by all threads
+    with warnings.catch_warnings():  # set here and not in the workers, since warning filters are shared by all threads
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the size is checked below
         return [header for part in in_order(read, count, 32) for header in part]
 
@@ -81,11 +81,11 @@ def decode(file: Path | BytesIO, shape: tuple[int, int, int]) -> UInt8[Tensor, "
     channels, height, width = shape
     try:
         with _opened(file) as opened:
-            if opened.format == "JPEG":  # decodes at a half, a quarter or an eighth where that is still large enough
+            if opened.format == "JPEG":  # decodes at 1/2, 1/4 or 1/8 of the size if that is large enough
                 opened.draft(None, (2 * width, 2 * height))
-            # Both of these copy an image that is right as it is, which takes as long as decoding some of them.
+            # Skip both if they are not needed: they copy the image, which may take as long as decoding it.
             image: Any = opened if opened.getexif().get(0x0112, 1) == 1 else ImageOps.exif_transpose(opened)
-            if image.mode.startswith("I"):  # 16 bits of gray, of which an image of bytes keeps the upper 8
+            if image.mode.startswith("I"):  # 16-bit gray: keep the upper 8 bits
                 image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
             if image.mode != (wanted := "L" if channels == 1 else "RGB"):
                 image = image.convert(wanted)
@@ -96,7 +96,7 @@ def decode(file: Path | BytesIO, shape: tuple[int, int, int]) -> UInt8[Tensor, "
 
 
 def fit(images: UInt8[np.ndarray, "n c h w"], height: int, width: int) -> UInt8[Tensor, "n c height width"]:
-    """The largest middle part that has the proportions of the new size, scaled to it (bilinear, averaging where it shrinks).
+    """The largest center crop with the new aspect ratio, scaled to the new size (bilinear, antialiased when shrinking).
 
     >>> fit(np.arange(8, dtype=np.uint8).reshape(1, 1, 2, 4), 1, 1)
     tensor([[[[4]]]], dtype=torch.uint8)
@@ -106,7 +106,7 @@ def fit(images: UInt8[np.ndarray, "n c h w"], height: int, width: int) -> UInt8[
     wide = min(columns, max(1, round(rows * width / height)))
     top, left = (rows - high) // 2, (columns - wide) // 2
     middle = images[:, :, top : top + high, left : left + wide]
-    copied = torch.from_numpy(np.array(middle, order="K"))  # in this thread; torch would start others
+    copied = torch.from_numpy(np.array(middle, order="K"))  # in this thread; torch would start more
     if (high, wide) == (height, width):
         return copied
     # Takes a third of the time of Pillow's resampling; results differ by at most 1.

@@ -1,7 +1,7 @@
-"""What is said about data that cannot be used."""
+"""The error for images that cannot be used."""
 
 from regard.support.checks import UnusableInputError
 
 
 class UnsuitableDataError(UnusableInputError):
-    """Your images cannot be used as they are. The message names the files and what to do."""
+    """Your images cannot be used without changes. The message names the files and what to do."""

@@ -1,4 +1,4 @@
-"""What image files tell without being decoded: whether two are the same, and whether one breaks off."""
+"""Checks of image files without decoding: whether two files are equal, and whether one is truncated."""
 
 import hashlib
 from collections import Counter
@@ -14,21 +14,21 @@ from regard.data.own_images._decode import refuse_unreadable
 from regard.data.own_images._pixels import DecodedPixels, Unreadable, start_reading
 from regard.data.own_images._workers import in_order
 
-EDGE = 8192  # bytes at the beginning and at the end of a file that are looked at
+EDGE = 8192  # bytes at the beginning and at the end of a file that are read
 
 
 class FileEdges(NamedTuple):
-    """A digest of a file's size, beginning and end, and whether it seems to break off."""
+    """A digest of a file's size, beginning and end, and whether it seems truncated."""
 
     digest: bytes
     breaks_off: bool
 
 
 def hash_files(files: DecodedPixels) -> Int64[Tensor, "n"]:
-    """64 bits of each file: equal files have equal hashes. Files that break off are refused, by name.
+    """64 bits for each file: equal files have equal hashes. Truncated files are refused by name.
 
-    Only the edges of a file are read, and all of it where another has the same. A file without its format's end mark is
-    decoded, to see whether that matters. Damage between the edges is found when the image is decoded.
+    Only the beginning and end of a file are read; the whole file only if another has the same digest. A file without its
+    format's end mark is decoded, to see whether that matters. Other damage is found when the image is decoded.
     """
 
     def look(rows: range) -> list[FileEdges]:
@@ -64,7 +64,7 @@ def edges_of(file: Path | BytesIO) -> FileEdges:
 
 
 def _has_end(first: bytes, last: bytes, size: int) -> bool:
-    """Whether the mark is there that ends a file of this format. Of other formats nothing is known: they may break off."""
+    """Whether the file has its format's end mark; False for formats without a known mark, which may be truncated."""
     if first.startswith(b"\xff\xd8"):
         return b"\xff\xd9" in last
     if first.startswith(b"\x89PNG"):

@@ -51,14 +51,14 @@ def read_folder(folder: Path, image_size: int | None) -> Collection:
     }
     parts, notes = complete_parts(given, labels, ranks)
     if ignored:
-        notes.append(f"{len(ignored):,} files that are no images of a class are left out: {listed(ignored, most=3)}")
+        notes.append(f"{len(ignored):,} files that are not images of a class are left out: {listed(ignored, most=3)}")
     return Collection(
         str(folder), stored.pixels, labels, tuple(classes), parts, ranks, stored.hashes, pixels.name, tuple(notes)
     )
 
 
 def list_files(folder: Path) -> tuple[list[ImageFile], list[str]]:
-    """The images of a folder in a fixed order, and the names of other files beside them."""
+    """The images of a folder in a fixed order, and the names of the other files."""
     names = {path.name: path for path in _folders(folder)}
     named = {path: PART_NAMES[name.lower()] for name, path in names.items() if name.lower() in PART_NAMES}
     if named and "train" not in named.values():
@@ -90,8 +90,8 @@ def list_files(folder: Path) -> tuple[list[ImageFile], list[str]]:
 def shape_of(
     headers: Sequence[Header | UnreadableImage], names: Sequence[str], image_size: int | None, where: str
 ) -> tuple[tuple[int, int, int], int]:
-    """(channels, height, width) that all images are brought to: ``image_size``, or the size that all have; and how many
-    pixels the largest has as it is."""
+    """(channels, height, width) of the decoded images, from ``image_size`` or the common size; and the number of pixels of
+    the largest file."""
     read = [header for header in headers if isinstance(header, Header)]
     bad = [(name, header) for name, header in zip(names, headers, strict=True) if isinstance(header, UnreadableImage)]
     refuse_unreadable(bad, len(headers), where)
@@ -104,7 +104,7 @@ def shape_of(
         low, high = min(sizes), max(sizes)
         raise UnsuitableDataError(
             f"the images in {where} have different sizes, such as {low[1]} × {low[0]} and {high[1]} × {high[0]} pixels: "
-            f"choose one, such as --task.image-size 64 (the short side is scaled to it and the middle cut out)"
+            f"choose one, such as --task.image-size 64 (the short side is scaled to it and the center is cropped)"
         )
     return (channels, *sizes.pop()), largest
 
@@ -118,8 +118,8 @@ def _counts(name: str) -> bool:
 
 
 def _images(root: Path, folder: Path) -> tuple[list[tuple[str, int, int]], list[str]]:
-    """Names, sizes and dates of the images in a folder and those within it, and names of what else is there. Links to
-    folders are not followed: they may lead around in a circle."""
+    """Names, sizes and dates of the images in a folder and its subfolders, and the names of other files. Links to folders
+    are not followed, since they may form a cycle."""
     found, others = [], []
     for place, folders, names in os.walk(folder):
         others += [Path(place, name) for name in folders if Path(place, name).is_symlink()]

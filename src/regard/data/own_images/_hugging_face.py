@@ -31,7 +31,7 @@ def read_saved_dataset(folder: Path, image_size: int | None) -> Collection:
         ) from missing
     try:
         found: Any = datasets.load_from_disk(str(folder))
-    except Exception as error:  # of JSON, of Arrow, or of datasets itself
+    except Exception as error:  # errors of JSON, of Arrow, or of datasets itself
         raise UnsuitableDataError(f"{folder} cannot be read as a saved data set: {error_in_words(error)}") from error
     whole = dict(found.items()) if isinstance(found, dict) else {"train": found}
     tables: dict[Part, Any] = {PART_NAMES[name]: table for name, table in whole.items() if name in PART_NAMES}
@@ -40,7 +40,7 @@ def read_saved_dataset(folder: Path, image_size: int | None) -> Collection:
     features = tables["train"].features
     image = _column(features, lambda kind: isinstance(kind, datasets.Image), "Image", folder)
     label = _column(features, lambda kind: isinstance(kind, datasets.ClassLabel), "ClassLabel", folder)
-    columns = [table.data.column(image) for table in tables.values()]  # of {"bytes", "path"}, not decoded
+    columns = [table.data.column(image) for table in tables.values()]  # entries are {"bytes", "path"}, not decoded
     places = [(column, row) for column in columns for row in range(len(column))]
     spans: dict[Part, torch.Tensor] = {}
     first = 0
@@ -54,7 +54,7 @@ def read_saved_dataset(folder: Path, image_size: int | None) -> Collection:
         if stored["bytes"] is not None:
             return BytesIO(stored["bytes"])
         place = Path(stored["path"] or "")
-        return place if place.is_file() else BytesIO()  # a pipe, a device or nothing is no image
+        return place if place.is_file() else BytesIO()  # a pipe, a device or a missing file counts as unreadable
 
     def name(number: int) -> str:
         part = next(part for part, rows in spans.items() if number <= int(rows[-1]))

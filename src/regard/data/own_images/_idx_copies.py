@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST and their kin as torchvision keeps them: four idx files, compressed or not."""
+"""MNIST, Fashion-MNIST and similar sets as torchvision stores them: four idx files, compressed or not."""
 
 import gzip
 import hashlib
@@ -14,9 +14,9 @@ from regard.data.own_images._collection import Collection, Part
 from regard.data.own_images._errors import UnsuitableDataError
 from regard.support.reading import open_regular, read_limited
 
-LARGEST = 1024 * 2**20  # bytes of one file, unpacked: EMNIST has 550 MB in one
+LARGEST = 1024 * 2**20  # bytes of one unpacked file: EMNIST has one of 550 MB
 STARTS: dict[Part, str] = {"train": "train", "test": "t10k"}
-FORMS = ("{}-{}-{}-ubyte", "{}-{}.{}-ubyte")  # as published, and as many unpackers write it
+FORMS = ("{}-{}-{}-ubyte", "{}-{}.{}-ubyte")  # the published spelling, and that of many unpackers
 FASHION = source_of("fashion-mnist")
 FOLDERS = (".", "raw", "FashionMNIST/raw", "MNIST/raw", "KMNIST/raw")
 

@@ -1,4 +1,4 @@
-"""How much memory and how many threads your images may use, by environment variables."""
+"""Limits on memory and threads for your images, set by environment variables."""
 
 import os
 
@@ -29,7 +29,7 @@ def workers() -> int:
 
 
 def caches() -> bool:
-    """Whether large sets are decoded once into a file: ``REGARD_DATA_CACHE``, on or off (then in every epoch)."""
+    """Whether large sets are decoded once into a file: ``REGARD_DATA_CACHE``, on, or off to decode in every epoch."""
     chosen = os.environ.get("REGARD_DATA_CACHE", "on").lower()
     if chosen not in ("on", "off"):
         raise UnsuitableDataError(f"REGARD_DATA_CACHE must be on or off, got {chosen!r}")

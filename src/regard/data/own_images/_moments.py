@@ -1,4 +1,4 @@
-"""Mean and standard deviation of images, by which batches are normalized."""
+"""Mean and standard deviation of images, for normalization."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from regard.data.own_images._decode import refuse_unreadable
 from regard.data.own_images._pixels import Pixels
 from regard.data.own_images._workers import in_order
 
-AT_ONCE = 2**20  # numbers that are added up at a time: they stay in cache
+AT_ONCE = 2**20  # numbers summed at a time, which fit in the CPU cache
 
 
 def measure_moments(pixels: Pixels, rows: Int64[Tensor, "n"]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -24,7 +24,7 @@ def measure_moments(pixels: Pixels, rows: Int64[Tensor, "n"]) -> tuple[tuple[flo
     channels, height, width = pixels.shape
 
     def add_up(places: range) -> Any:
-        """The sum of each channel and that of its squares, in this thread: along a row in float32, then in float64."""
+        """The sum of each channel and of its squares, in this thread: in float32 along a row, then in float64."""
         part = rows[places.start : places.stop].numpy()
         images = np.empty((len(part), *pixels.shape), np.uint8)
         refuse_unreadable(pixels.fill(part, images), len(part), pixels.where)

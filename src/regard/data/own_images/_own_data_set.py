@@ -26,11 +26,11 @@ from regard.data.own_images._streamed import StreamedSet
 P = ParamSpec("P")
 Result = TypeVar("Result")
 MEASURED = 4096  # images from which the mean and standard deviation of a streamed set are measured
-LARGEST_SHARE = 0.5  # of the training images that a number of validation images may take
+LARGEST_SHARE = 0.5  # largest share of the training images that may be held out for validation
 
 
 def on_cpu(function: Callable[P, Result]) -> Callable[P, Result]:
-    """Tensors are made on the CPU also where somebody asks on another default device, as a network built on ``meta`` does."""
+    """Create tensors on the CPU, even if the caller has set another default device, such as ``meta``."""
 
     @wraps(function)
     def run(*args: P.args, **options: P.kwargs) -> Result:
@@ -66,7 +66,7 @@ class OwnDataSet:
     @cached_property
     @on_cpu
     def notes(self) -> tuple[str, ...]:
-        """What is wrong with the data, a sentence each. What cannot be trained on is refused."""
+        """Problems of the data, one sentence each. Unusable data raises an error."""
         notes = check(self.collection)
         if self._share != self._wanted_share:
             notes.append(
@@ -120,7 +120,7 @@ class OwnDataSet:
     @cached_property
     @on_cpu
     def _rows(self) -> tuple[Int64[Tensor, "_"], Int64[Tensor, "_"]]:
-        """The numbers of the training and of the validation images."""
+        """The indices of the training and of the validation images."""
         parts = self.collection.parts
         train = parts["train"]
         if not self.wanted_validation:
@@ -156,7 +156,7 @@ class OwnDataSet:
 @on_cpu
 def open_images(path: str, validation: int | float, image_size: int | None) -> OwnDataSet:
     """Your images: a folder (``train/CLASS/*.png`` …, or ``CLASS/*.png``), an ``.npz`` or ``.safetensors`` file, a copy of
-    CIFAR or of MNIST's kin, or a folder written by ``datasets``. A set that was opened before is not read again."""
+    CIFAR, MNIST or similar, or a folder written by ``datasets``. A set that was opened before is not read again."""
     place = Path(path)
     if not place.exists():
         raise UnsuitableDataError(f"there are no images at {path}: no such file or folder")

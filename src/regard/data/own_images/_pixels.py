@@ -1,4 +1,4 @@
-"""Where the pixels of a set are: in memory, in a memory-mapped file, or in files that are decoded whenever they are read."""
+"""The pixels of a set: in memory, in a memory-mapped file, or in image files that are decoded at each read."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -33,10 +33,10 @@ class Pixels(Protocol):
     def __len__(self) -> int: ...
 
     def pieces(self) -> int:
-        """Into how many pieces of work the reading of a batch is divided."""
+        """The number of pieces of work into which reading a batch is divided."""
 
     def fill(self, rows: Any, out: Any) -> Unreadable:
-        """Write the images with these numbers to ``out`` (both are NumPy arrays), in this thread."""
+        """Write the images with these indices to ``out`` (both are NumPy arrays), in this thread."""
 
 
 class BatchReading(NamedTuple):
@@ -47,7 +47,7 @@ class BatchReading(NamedTuple):
     where: str
 
     def wait(self) -> Unreadable:
-        """The names of images that could not be read, when all were tried."""
+        """Wait until all images were tried; returns the names of those that could not be read."""
         return [each for piece in self.pieces for each in piece.result()]
 
     def result(self) -> UInt8[Tensor, "m channels height width"]:
@@ -60,7 +60,7 @@ class BatchReading(NamedTuple):
 
 
 def start_reading(pixels: Pixels, rows: Int[Tensor, "m"], room: Tensor | None = None) -> BatchReading:
-    """Let workers read the images with these numbers, into ``room`` where that is given.
+    """Let workers read the images with these indices, into ``room`` if it is given.
 
     >>> start_reading(TensorPixels(torch.zeros(5, 1, 2, 2, dtype=torch.uint8)), torch.tensor([3, 0])).result().shape
     torch.Size([2, 1, 2, 2])
@@ -94,7 +94,7 @@ class TensorPixels:
         return len(self.images)
 
     def pieces(self) -> int:
-        """Few: a copy takes as long as handing it to a worker, and other workers read the next batch."""
+        """Only a few: a copy takes as long as handing it to a worker, and other workers read the next batch."""
         return max(1, workers() // 2)
 
     def fill(self, rows: Any, out: Any) -> Unreadable:
@@ -106,15 +106,15 @@ class TensorPixels:
 
 
 class DecodedPixels:
-    """Images that are decoded from their files whenever they are read.
+    """Images that are decoded from their files at each read.
 
     Args:
-        open_file: the file of an image, by its number.
-        name: what an error calls it.
+        open_file: opens the file of an image, by its index.
+        name: returns the name of an image in errors.
         count: number of images.
-        shape: (channels, height, width) that all are brought to.
+        shape: (channels, height, width) of the decoded images.
         where: the folder, for errors.
-        largest: pixels of the largest image as it is in its file.
+        largest: pixels of the largest image before scaling.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class DecodedPixels:
         return UNDER_WAY * workers()
 
     def fill(self, rows: Any, out: Any) -> Unreadable:
-        """Images that cannot be read are named; their pixels are not set."""
+        """Returns the names of images that cannot be read; their pixels are not set."""
         unreadable = []
         for number, place in zip(rows.tolist(), out, strict=True):
             image = decode(self.open_file(number), self.shape)

@@ -1,4 +1,4 @@
-"""Batches that workers read while the device works on earlier ones, in memory that is used again and again."""
+"""Workers read batches while the device works on earlier ones, into memory that is reused."""
 
 from collections import OrderedDict, deque
 from typing import Any, NamedTuple
@@ -11,33 +11,33 @@ from torch import Tensor
 from regard.data.own_images._limits import memory_limit
 from regard.data.own_images._pixels import BatchReading, Pixels, start_reading
 
-AHEAD = 8  # batches that wait at most
-IN_USE = 2  # batches that their reader still holds: the last one, while the next is prepared
-UNWANTED = 4  # batches taken since one was announced last, after which it may be given up
+AHEAD = 8  # largest number of waiting batches
+IN_USE = 2  # batches that the caller still holds: the last one, while the next is prepared
+UNWANTED = 4  # a batch may be dropped if this many were taken since its last announcement
 
 
 class Waiting(NamedTuple):
-    """A batch that is read ahead, and when it was announced last."""
+    """A batch that is read in advance, and the time of its last announcement."""
 
     reading: BatchReading
     announced: int
 
 
 class ReadAhead:
-    """Reads batches of ``source``; all sets of a collection share it, and so its memory.
+    """Reads batches of ``source`` in advance. All sets of a collection share one, and so its memory.
 
-    Batches that wait take at most ``REGARD_DATA_MEMORY``, or are one; there are at most 8. Nothing that is read depends
-    on what was announced.
+    Waiting batches take at most ``REGARD_DATA_MEMORY`` (but one is always allowed), and there are at most 8.
+    Announcements do not change the data that is read.
     """
 
     def __init__(self, source: Pixels) -> None:
         self.source = source
         self.waiting: OrderedDict[bytes, Waiting] = OrderedDict()
         self._taken = 0  # batches so far
-        self._free: deque[Any] = deque()  # rooms that nobody uses
+        self._free: deque[Any] = deque()  # memory that is not in use
 
     def announce(self, rows: Int[Tensor, "m"]) -> None:
-        """Start to read these images, which will be wanted soon. One that nobody wants any more makes room."""
+        """Start to read these images, which will be needed soon. A batch that is no longer needed is dropped to make room."""
         key = rows.numpy().tobytes()
         known = self.waiting.get(key)
         if known is not None:
@@ -52,14 +52,14 @@ class ReadAhead:
         return (start_reading(self.source, rows) if started is None else started.reading).result()
 
     def most_waiting(self, batch: int) -> int:
-        """How many batches of this size wait at most."""
+        """The largest number of waiting batches of this size."""
         return max(1, min(AHEAD, memory_limit() // self._bytes(batch)))
 
     def _bytes(self, count: int) -> int:
         return max(1, count * torch.Size(self.source.shape).numel())
 
     def _make_room(self, count: int) -> bool:
-        """Whether one more batch may wait. Those that nobody wants are given up for it, the oldest first."""
+        """Whether one more batch may wait. Batches that are no longer needed are dropped for it, the oldest first."""
         for key, each in list(self.waiting.items()):
             if self._fits(count):
                 break
@@ -72,8 +72,8 @@ class ReadAhead:
         return not self.waiting or (len(self.waiting) < AHEAD and self._bytes(images) <= memory_limit())
 
     def _room(self, count: int) -> UInt8[Tensor, "m channels height width"]:
-        """Memory for so many images: that of a batch which nobody holds any more, for the system takes as long to provide
-        new memory as a copy from the map takes."""
+        """Memory for ``count`` images: that of a batch no longer in use, if any, since allocating new memory takes as long
+        as copying from the memory map."""
         import numpy as np
 
         room = None

@@ -14,7 +14,7 @@ class StreamedSet:
 
     Attributes:
         reader: reads the images of the whole collection.
-        rows: the numbers in it of this set's images.
+        rows: the indices of this set's images in the collection.
     """
 
     reader: ReadAhead
@@ -41,5 +41,5 @@ class StreamedSet:
         return self.reader.take(self.rows[index])
 
     def read_ahead(self, index: Int[Tensor, "m"]) -> None:
-        """Start to read images that will be wanted soon, where memory allows it."""
+        """Start to read images that will be needed soon, if memory allows it."""
         self.reader.announce(self.rows[index])

@@ -1,4 +1,4 @@
-"""The threads that decode and read images. Pillow, NumPy and torch release the interpreter's lock while they work on pixels."""
+"""The threads that decode and read images. Pillow, NumPy and torch release Python's GIL while they work on pixels."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from typing import TypeVar
 from regard.data.own_images._limits import workers
 
 Result = TypeVar("Result")
-UNDER_WAY = 4  # pieces of work for each worker, so that one that is held up does not hold up all
+UNDER_WAY = 4  # pieces of work per worker, so that a slow worker does not delay the others
 
 
 @lru_cache(maxsize=2)
@@ -19,7 +19,7 @@ def pool(count: int) -> ThreadPoolExecutor:
 
 
 def start(work: Callable[[range], Result], count: int, pieces: int) -> list[Future[Result]]:
-    """Start ``work`` on the numbers below ``count``, in so many consecutive pieces.
+    """Start ``work`` on the numbers below ``count``, in the given number of consecutive pieces.
 
     >>> [each.result() for each in start(list, 5, 2)]
     [[0, 1], [2, 3, 4]]
@@ -30,8 +30,8 @@ def start(work: Callable[[range], Result], count: int, pieces: int) -> list[Futu
 
 
 def in_order(work: Callable[[range], Result], count: int, size: int) -> Iterator[Result]:
-    """The results of ``work`` on the numbers below ``count``, ``size`` at a time. A few are under way at any time, so that
-    little waits in memory and an interruption takes effect soon.
+    """The results of ``work`` on the numbers below ``count``, ``size`` at a time. Only a few run at any time, so that
+    little memory is used and an interruption takes effect soon.
 
     >>> list(in_order(sum, 10, 4))
     [6, 22, 17]

@@ -1,4 +1,4 @@
-"""Tasks: what a network is trained for. Each answers for itself; see :class:`Task` for the questions."""
+"""Tasks: the data, the loss and the metrics that a network is trained with; see :class:`Task` for the interface."""
 
 from regard.training.tasks._attention_maps import attention_maps as attention_maps
 from regard.training.tasks._attention_maps import evaluation_mode as evaluation_mode

@@ -11,9 +11,9 @@ from regard.maps import Maps, capture
 
 
 def attention_maps(network: nn.Module, *inputs: Any, **options: Any) -> Maps:
-    """The attention maps of ``network(*inputs, **options)`` in evaluation mode; no maps where nothing attends.
+    """The attention maps of ``network(*inputs, **options)`` in evaluation mode; empty for a network without attention.
 
-    The network is left in the mode it was in.
+    The network's mode is restored afterwards.
 
     >>> from regard.training import attention_maps
     >>> maps = attention_maps(regard.models.VisionTransformer(8, 4, 3, dim=8, depth=2, heads=2), torch.randn(1, 3, 8, 8))
@@ -25,9 +25,9 @@ def attention_maps(network: nn.Module, *inputs: Any, **options: Any) -> Maps:
 
 @torch.no_grad()
 def captured(network: nn.Module, call: Callable[[], object]) -> Maps:
-    """The maps of whatever ``call`` runs, with the network in evaluation mode meanwhile."""
+    """The attention maps of ``call()``, with the network in evaluation mode."""
     with evaluation_mode(network), warnings.catch_warnings():
-        # A network without attention has no maps, which is no reason to warn here.
+        # A network without attention has no maps; no warning is needed here.
         warnings.filterwarnings("ignore", message="no attention was seen")
         with capture(network) as maps:
             call()
@@ -35,7 +35,7 @@ def captured(network: nn.Module, call: Callable[[], object]) -> Maps:
 
 
 class evaluation_mode:
-    """Inside the block the network is in evaluation mode; afterwards in the mode it was in."""
+    """Inside the block the network is in evaluation mode; its mode is restored afterwards."""
 
     def __init__(self, network: nn.Module) -> None:
         self.network, self.was_training = network, network.training

@@ -15,7 +15,7 @@ from regard.support.checks import check_choice, check_positive
 from regard.training.tasks._attention_maps import attention_maps, evaluation_mode, on_device_of
 from regard.training.tasks._task import Outcome, Sample, SampleAttention, Split, Task
 
-IGNORE = -100  # a target that cross-entropy leaves out
+IGNORE = -100  # a target that cross-entropy ignores
 MARKERS = {"upper": "<U>", "lower": "<L>"}
 MOST_EXTRA = 8  # characters that a network may write beyond the length of the correct answer
 
@@ -95,7 +95,7 @@ class CaseConversion(Task):
         return Sample(SequenceBatch(source, keep, target_input, target, target_keep, torch.zeros(1, dtype=torch.long)))
 
     def attend(self, network: nn.Module, sample: Sample) -> SampleAttention:
-        """What it attends to while it writes by itself: for one sentence, since answers differ in length."""
+        """The attention during free running, for one sentence, since answers differ in length."""
         batch, end = on_device_of(network, first_row(sample.batch)), self.vocabulary.end
         with evaluation_mode(network):
             written = generate(network, batch, batch.target.shape[1] - 1 + MOST_EXTRA)[0].tolist()
@@ -163,7 +163,7 @@ def generation_accuracy(
 
 @torch.no_grad()
 def generate(network: nn.Module, batch: SequenceBatch, tokens: int) -> Tensor:
-    """What the network writes by itself, greedily, up to ``tokens`` characters each."""
+    """The network's output by greedy decoding, up to ``tokens`` characters each."""
     write: Any = network.generate
     end = CaseTask.vocabulary.end
     written: Tensor = write(
@@ -177,14 +177,14 @@ def first_row(batch: SequenceBatch) -> SequenceBatch:
 
 
 def token_outcome(scores: Tensor, targets: Tensor) -> Outcome:
-    """Cross-entropy and correct predictions over all targets but ``IGNORE``; scores (n, tokens, vocabulary)."""
+    """Cross-entropy and correct predictions over all targets except ``IGNORE``; scores are (n, tokens, vocabulary)."""
     loss = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
     correct = (scores.argmax(-1) == targets) & (targets != IGNORE)
     return Outcome(loss, correct.sum().float())
 
 
 def _alignment(maps: Maps) -> Tensor | None:
-    """The mean over heads of the last layer that attends to the source. A recurrent network has one such layer, called
-    attention; a transformer also attends to what it wrote."""
+    """The last layer that attends to the source, averaged over heads. A recurrent network has one such layer, named
+    attention; a transformer also attends to its own output."""
     across = [each for each in maps.values() if each.name == "attention" or "cross_attention" in each.name]
     return across[-1].weights[0].mean(0) if across else None

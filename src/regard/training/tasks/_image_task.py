@@ -78,7 +78,7 @@ class ImageTask(Task):
         path = own_path(self.data)
         if path is None:
             self.data_set  # noqa: B018  # a wrong number of validation images is refused here
-        else:  # a run knows its images from any working folder
+        else:  # an absolute path works from any working directory
             object.__setattr__(self, "data", path)
 
     @property
@@ -162,7 +162,7 @@ class ImageTask(Task):
         return batch.images, batch.labels
 
     def _present(self, split: Split) -> ImageSet | StreamedSet:
-        """The images of a split, where their files are here."""
+        """The images of a split, if their files are on this machine."""
         return self._limited(_read(self.data, self.validation, self.image_size, split), split)
 
     def _limited(self, images: ImageSet | StreamedSet, split: Split) -> ImageSet | StreamedSet:

@@ -72,7 +72,7 @@ class MaskedLanguage(Task):
         return self.vocabulary.decode(words, keep_special=True)
 
     def read_text(self, text: str, variant: str) -> Sample:
-        """A sentence with ``<mask>`` where the network is to predict a word."""
+        """A sample of a sentence with ``<mask>`` for each word to predict."""
         numbers = self.vocabulary.encode(text)
         if not numbers:
             raise ValueError("the sentence has no words")
@@ -85,7 +85,7 @@ class MaskedLanguage(Task):
         return Sample(MaskedBatch(tokens, torch.full_like(tokens, IGNORE), keep, torch.zeros(1, dtype=torch.long)))
 
     def attend(self, network: nn.Module, sample: Sample) -> SampleAttention:
-        """What it attends to, and its best guesses for each masked token."""
+        """The network's attention, and its best guesses for each masked token."""
         batch = on_device_of(network, sample.batch)
         scores: list[Tensor] = []
         maps = captured(network, lambda: scores.append(network(batch.tokens, keep=batch.keep)))

@@ -1,4 +1,4 @@
-"""Repetition: predict the next letter of a text in which pieces come again."""
+"""Repetition: predict the next letter of a text with repeated pieces."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class Repetition(Task):
         return "the cat saw the c"
 
     def read_text(self, text: str, variant: str) -> Sample:
-        """A text whose next character is to be predicted."""
+        """A sample of a text whose next character is predicted."""
         numbers = self.vocabulary.encode(text.lower())
         if not numbers:
             raise ValueError("the text has no characters")
@@ -71,7 +71,7 @@ class Repetition(Task):
         return Sample(NextTokenBatch(tokens, torch.full_like(tokens, IGNORE), torch.zeros(1, dtype=torch.long)))
 
     def attend(self, network: nn.Module, sample: Sample) -> SampleAttention:
-        """What it attends to, and its best guesses for the next character."""
+        """The network's attention, and its best guesses for the next character."""
         batch = on_device_of(network, sample.batch)
         scores: list[Tensor] = []
         maps = captured(network, lambda: scores.append(network(None, batch.tokens)))

@@ -1,4 +1,4 @@
-"""The base class of all tasks: the questions that training, evaluation, reports and the studio ask a task."""
+"""The base class of all tasks: the interface for training, evaluation, reports and the studio."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,9 +27,9 @@ class Sample:
     """One input of a task.
 
     Attributes:
-        batch: a batch that holds this sample alone, as :meth:`Task.outcome` takes it.
-        image: its pixels as a person sees them, uint8 (channels, height, width); None for other inputs.
-        label: the correct answer, in words; None where it is not known.
+        batch: a batch with only this sample, as :meth:`Task.outcome` takes it.
+        image: its pixels for display, uint8 (channels, height, width); None for other inputs.
+        label: the correct answer as text; None if it is unknown.
     """
 
     batch: Any
@@ -39,16 +39,16 @@ class Sample:
 
 @dataclass(frozen=True)
 class SampleAttention:
-    """What a network attends to in one sample, and what it answers.
+    """The attention of a network on one sample, and its answer.
 
     Attributes:
         maps: the attention maps of one pass.
-        image: the pixels that the maps lie on, or None.
-        grid: the grid of tokens on the image, where the maps do not know it themselves.
-        tokens: the text that the maps lie on: a list, or a pair of lists (read, written); None where there is none.
+        image: the image that the maps belong to, or None.
+        grid: the grid of tokens on the image, if the maps do not declare it.
+        tokens: the text that the maps belong to: a list, or a pair of lists (read, written); None without a text.
         decoder_input: the tokens that the decoder attends to, one step behind those written.
         alignment: weights (written, read) of the last layer that attends from ``tokens[1]`` to ``tokens[0]``.
-        answer: what the network answers, as JSON values. The studio knows ``"guesses"``, a list of {"label", "chance"};
+        answer: the network's answer, as JSON values. The studio shows ``"guesses"``, a list of {"label", "chance"};
             ``"masked"``, such a list for each masked token; and ``"said"``, ``"answer"`` and ``"right"``.
     """
 
@@ -120,10 +120,10 @@ class Task:
         return ()
 
     def data_facts(self) -> dict[str, Any]:
-        """What may not change in the data that a run was trained on, as JSON; empty for data that never change.
+        """The facts about the data that must not change during a run, as JSON; empty for data that never change.
 
-        ``"classes"`` are their names. ``"images"`` tells images from others by their content; where it is the same, a run is
-        resumed although the field ``data`` of its task names another path.
+        ``"classes"`` are the names of the classes. ``"images"`` identifies the images by content; if it is the same, a
+        run can be resumed even if the field ``data`` of its task has another path.
         """
         return {}
 
@@ -136,7 +136,7 @@ class Task:
         """The memory layout that the network is converted to."""
         return None
 
-    # Samples, and what a network attends to in them.
+    # Samples, and a network's attention on them.
 
     def batch(self, split: Split, indices: Sequence[int]) -> Any:
         """Samples as one batch on the CPU, without augmentation."""
@@ -154,7 +154,7 @@ class Task:
         return sample.label or ""
 
     def attend(self, network: nn.Module, sample: Sample) -> SampleAttention:
-        """What the network attends to in a sample, and its answer. By default the maps of :meth:`outcome`."""
+        """The network's attention on a sample, and its answer. By default the maps of :meth:`outcome`."""
         batch = on_device_of(network, sample.batch)
         return SampleAttention(captured(network, lambda: self.outcome(network, batch)))
 
@@ -197,7 +197,7 @@ class Task:
         return None
 
     def read_text(self, text: str, variant: str) -> Sample:
-        """A sample of a sentence that a person typed. ``variant`` is "upper" or "lower" for case conversion."""
+        """A sample of a sentence that the user typed. ``variant`` is "upper" or "lower" for case conversion."""
         raise ValueError(f"{type(self).__name__} does not take text")
 
     @property
