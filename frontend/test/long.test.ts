@@ -2,7 +2,7 @@
 
 import { expect, test } from "vitest";
 import { type Cells, everything, pooled, search, valueAt, within, zoomedAt } from "../src/maps/cells";
-import { nextPlace, tipText } from "../src/views/long";
+import { binSize, nextPlace, tipText } from "../src/views/long";
 
 const cells = (rows: number, columns: number, at: (r: number, c: number) => number): Cells => ({
   data: Float32Array.from({ length: rows * columns }, (_, i) => at(Math.floor(i / columns), i % columns)),
@@ -58,4 +58,8 @@ test("queries that are not the tokens have numbers", () => {
   const tip = (named: [boolean, boolean]) => tipText(about(named), one, "mass", { q: 0, k: 0.9 }, ["a", "b", "c"]);
   expect(tip([true, true])).toContain("0 “a” → 2 “c”");
   expect(tip([false, true])).toContain("0 → 2 “c”");
+});
+
+test("the last bin of a curve may have fewer tokens", () => {
+  expect([0, 0.5, 0.9999].map((share) => binSize(share, 9001, 5))).toEqual([5, 5, 1]);
 });

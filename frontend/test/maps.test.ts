@@ -196,6 +196,20 @@ describe("the scale", () => {
     expect(small.data.filter((x) => x > 0).length).toBe(1);
   });
 
+  it("keeps the scale of the whole map where a part is shown, and names the weight of the last color", () => {
+    const weights = new Float32Array(16).map((_, i) => (i === 0 ? 0.8 : 0.2));
+    const part = { row: 2, column: 2, rows: 2, columns: 2 };
+    for (const scale of ["map", "root"] as const) {
+      const found = shade(weights, 4, full(4), { ...shading, scale }, "max", part, 2, 2);
+      const expected = scale === "map" ? 0.25 : 0.5;
+      found.data.forEach((t) => expect(t).toBeCloseTo(expected, 6));
+      expect(found.most).toBeCloseTo(0.8, 6);
+      const pooled = shade(weights, 4, full(4), { ...shading, scale }, "mass", all(4), 2, 2);
+      expect(pooled.data[0]).toBeCloseTo(1, 6);
+      expect(pooled.most).toBeCloseTo((0.8 + 3 * 0.2) / 4, 6);
+    }
+  });
+
   it("reads in per cent, and goes apart from zero where weights have a sign", () => {
     expect(ticks(shading, 40, 1).map(({ text }) => text)).toEqual(["0", "2.5 % = uniform", "10 %", "50 %", "100 %"]);
     const signed = { ...shading, signed: true };

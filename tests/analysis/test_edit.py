@@ -128,6 +128,9 @@ def test_set_weights_are_those_of_the_formula():
         return weights
 
     check(one, keys=1, weights=0.25)
+    # A number that float32 rounds is that number in double precision, as it is in the map.
+    weights = check(lambda weights: weights.index_fill(-1, torch.tensor([1]), 0.7), keys=1, weights=0.7)
+    assert weights[..., 1].unique().tolist() == [0.7]
     check(some, queries=slice(1, 3), keys=[0, 1, 2], heads=[0, 2], weights=table)
     check(lambda weights: weights.flip(-1), weights=lambda weights: weights.flip(-1))
 

@@ -201,6 +201,28 @@ def test_gates_give_the_gradient_of_the_loss_by_each_head():
         torch.testing.assert_close(found.scores[name][head], expected, rtol=1e-3, atol=1e-7)
 
 
+def test_a_layer_that_is_called_several_times_has_one_gate():
+    class Recurrent(Small):
+        def forward(self, x):
+            for _ in range(3):
+                x = x + self.layers[0](x)
+            return self.head(x.tanh().mean(1))
+
+    model, x, labels = double(Recurrent()), torch.randn(6, 5, 12, dtype=torch.float64), torch.randint(0, 3, (6,))
+    found = importance(model, [(x[:4], labels[:4]), (x[4:], labels[4:])])
+    step = 1e-6
+    for head in range(4):
+        losses = []
+        for scale in (1 + step, 1 - step):
+            changed = double(Recurrent())
+            changed.load_state_dict(model.state_dict())
+            with torch.no_grad():
+                changed.layers[0].output.weight[:, 3 * head : 3 * head + 3] *= scale
+                losses.append(F.cross_entropy(changed(x), labels, reduction="none"))
+        expected = ((losses[0] - losses[1]) / (2 * step)).abs().mean()
+        torch.testing.assert_close(found.scores["layers.0"][head], expected, rtol=1e-3, atol=1e-7)
+
+
 def test_leaving_out_gives_the_loss_without_each_head():
     model, x, labels = double(Small()), torch.randn(6, 5, 12, dtype=torch.float64), torch.randint(0, 3, (6,))
     with torch.no_grad():

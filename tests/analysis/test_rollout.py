@@ -43,6 +43,16 @@ def test_rollout_is_row_stochastic_and_is_the_product(layers, batch, tokens, fus
     torch.testing.assert_close(found, expected.expand_as(found), atol=1e-14, rtol=1e-13)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "discard", "count"), [(100, 0.29, 29), (200, 0.58, 116), (10, 0.25, 2), (10, 0.99, 9)]
+)
+def test_rollout_discards_the_stated_share(tokens, discard, count):
+    """0.29 · 100 is a little less than 29 in floating point."""
+    weights = torch.randn(1, 1, tokens, tokens, dtype=torch.float64).softmax(-1)
+    found = regard.rollout([weights], discard=discard, identity=0.0)
+    assert (found == 0).sum(-1).unique().tolist() == [count]
+
+
 def test_rollout_carries_a_row_without_attention_by_the_skip_connection():
     weights = torch.full((1, 1, 2, 2), 0.5)
     weights[:, :, 1] = 0

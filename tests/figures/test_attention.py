@@ -133,3 +133,32 @@ def test_rows_of_a_causal_map_see_as_many_keys_as_in_the_whole_map(rows):
     counts, mask = visible_keys(weights, "sdpa", rows, 5)
     assert counts.tolist() == [row + 1 for row in rows]
     assert torch.equal(mask, torch.ones(5, 5).tril().bool()[rows])
+
+
+@pytest.mark.parametrize("tokens", [5, 129, 1000])
+@pytest.mark.parametrize("key", [0, -2])
+def test_heads_that_all_look_at_one_key_are_no_mask(tokens, key):
+    """A mask that leaves one key would make all of the attention as pale as uniform attention."""
+    weights = torch.zeros(1, 2, tokens, tokens)
+    weights[..., key] = 1
+    if key == 0:  # causal: no weight after the query
+        assert visible_keys(weights[0])[0].tolist() == list(range(1, tokens + 1))
+    else:
+        assert visible_keys(weights[0])[0].tolist() == [tokens] * tokens
+    image = regard.figures.attention(Map("x", [AttentionRecord.given(weights)])).axes[0].images[0].get_array()
+    assert image.max() == 1
+    assert image[-1].max() == 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("queries", "keys"), [(1, 50), (2, 3000)])
+def test_a_map_of_few_queries_has_room_for_its_rows(queries, keys):
+    weights, visible = torch.rand(queries, keys).softmax(-1), torch.full((queries,), keys)
+    for labels in (None, [f"international{key}" for key in range(keys)]):
+        pair = [(None, labels)] * 2
+        for figure in (
+            regard.figures.weight_map(weights, visible, keys=labels, title="x"),
+            regard.figures.weight_maps([weights] * 2, ["a", "b"], pair, title="x"),
+        ):
+            figure.draw_without_rendering()
+            assert figure.axes[0].get_window_extent().height > 0.3 * figure.dpi

@@ -85,3 +85,17 @@ def test_bad_input_is_named(user_errors):
             pool(x, keep=torch.ones(2, 3))
     assert "dim=4" in repr(ClassTokenPooling(4))
     assert "dim=6" in repr(AttentionPooling(6, 2))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (1, 5)])
+def test_one_mask_for_several_tokens_is_that_mask_for_each(shape):
+    x, keep = torch.randn(3, 5, 8, dtype=torch.float64), torch.ones(shape, dtype=torch.bool)
+    for pool in (AveragePooling(), AttentionPooling(8, 2).double()):
+        torch.testing.assert_close(pool(x, keep=keep), pool(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_average_of_many_tokens_in_half_precision(dtype):
+    """Neither their sum (200,000) nor their number (2,001) fits into half precision."""
+    x, keep = torch.full((1, 2003, 2), 100.0, dtype=dtype), torch.arange(2003)[None] < 2001
+    torch.testing.assert_close(AveragePooling()(x, keep=keep), x[:, 0])

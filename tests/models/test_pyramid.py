@@ -107,3 +107,25 @@ def test_what_does_not_fit_is_refused():
         AttentionPyramid(16, 5, stride=3)
     with pytest.raises(ValueError, match=r"heads is 4 .*, but with mixing 'convolution' a 3×3 kernel"):
         AttentionPyramid(16, 5, heads=4, mixing="convolution")
+
+
+@given(side=st.integers(1, 4), stride=st.integers(1, 4), height=st.integers(1, 9), width=st.integers(1, 9))
+def test_patches_of_any_size_repeat_the_last_pixels(side, stride, height, width):
+    stride = min(stride, side)
+    images = torch.randn(2, 2, height, width)
+    found = WhitenedPatches(2, side, stride).patches(images)
+    rows, columns = range(0, height, stride), range(0, width, stride)
+    expected = [
+        images[:, :, torch.arange(r, r + side).clamp(max=height - 1)][
+            ..., torch.arange(c, c + side).clamp(max=width - 1)
+        ]
+        for r in rows
+        for c in columns
+    ]
+    assert torch.equal(found, torch.stack([patch.flatten(1) for patch in expected], 1))
+
+
+def test_a_stride_of_two_takes_images_of_odd_size():
+    model = AttentionPyramid((21, 13), 3, widths=(4, 6), depth=1, stride=2).eval()
+    assert model.grids == [(11, 7), (11, 7)]
+    assert model(torch.randn(2, 3, 21, 13)).shape == (2, 3)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import regard
 from regard.layers import MultiHeadAttention
 from regard.models import VisionTransformer
+from regard.models._relative_bias import RelativeBias
 from regard.models._vision_transformer import POOLS, POSITIONS
 
 SMALL = {"dim": 16, "depth": 2, "heads": 2, "hidden": 24}
@@ -191,3 +192,11 @@ def test_placed_heads_follow_their_formula_and_tokens_without_a_place_do_not():
 def test_each_block_attends_once():
     model = VisionTransformer(8, 4, 3, pool="attention", **SMALL)
     assert sum(isinstance(module, MultiHeadAttention) for module in model.modules()) == 3
+
+
+@given(rows=st.integers(1, 4), columns=st.integers(1, 4), own=st.tuples(st.integers(1, 4), st.integers(1, 4)))
+def test_an_offset_of_zero_keeps_its_bias_on_every_grid(rows, columns, own):
+    bias = RelativeBias(2, own, prefix=1)
+    found = bias((rows, columns))[0, :, 1:, 1:]
+    middle = bias.table[:, own[0] - 1, own[1] - 1]
+    torch.testing.assert_close(found.diagonal(dim1=1, dim2=2), middle[:, None].expand(2, rows * columns))

@@ -1,5 +1,6 @@
 """Convolution as a sum over shifts: equal to torch's in one, two and three axes, for every option."""
 
+import math
 import warnings
 
 import pytest
@@ -64,6 +65,11 @@ def test_padding_modes_are_those_of_torchs_modules(mode, case):
         x, module.weight, module.bias, stride=stride, padding=padding, dilation=dilation, padding_mode=mode
     )
     torch.testing.assert_close(output, module(x))
+
+
+def test_beyond_the_border_is_zero_also_beside_an_infinite_pixel():
+    x, weight = torch.tensor([[[math.inf, 1.0, 2.0]]]), torch.tensor([[[1.0, 1.0]]])
+    assert convolution(x, weight, padding=2).tolist() == [[[0.0, math.inf, math.inf, 3.0, 2.0, 0.0]]]
 
 
 def test_one_number_serves_every_axis_and_pairs_pad_unevenly():

@@ -91,3 +91,31 @@ def test_what_does_not_fit_is_refused():
     assert regard.show(maps, sample=0)
     with pytest.raises(ValueError, match=r"must have finite weights.*'layers\.0' holds NaN or infinity"):
         regard.show(maps, sample=1)
+
+
+@pytest.mark.parametrize("tokens", [2048, 131072])
+def test_what_lies_beside_a_sink_is_kept(tokens):
+    """Nearly all attention goes to the first key: the rest must not round to nothing, in cells, curves and rows."""
+    maps = long_maps(1, 2, tokens)
+    record, overview = maps[0].latest, maps[0].latest.overview
+    overview.mass[..., 0].fill_(0.99 * overview.cell[0])
+    overview.mass[..., 1:].fill_(0.01 * overview.cell[0] / 127)
+    overview.per_key.received.fill_(0.01)
+    overview.per_key.received[..., 0] = 0.99 * tokens
+    record.rows, record.stored = (tokens - 1,), torch.full((1, 2, 1, tokens), 0.01 / tokens)
+    record.stored[..., 0] = 0.99
+    arrays = regard.show(maps).payload.arrays
+    step = math.ceil(tokens / 2048)
+    received = overview.per_key.received[0].unflatten(-1, (-1, step)).sum(-1)
+    torch.testing.assert_close(arrays["received0"].values, received, rtol=0.05, atol=0)
+    torch.testing.assert_close(arrays["mass0"].values, overview.mass[0] / overview.cell[0], rtol=1e-3, atol=0)
+    torch.testing.assert_close(arrays["rows0"].values, record.stored[0], rtol=0.5, atol=1e-7)
+    assert arrays["rows0"].values.min() > 0
+
+
+def test_a_page_says_which_rows_it_has_no_room_for():
+    maps = long_maps(1, 20, 131072)
+    maps[0].latest.rows, maps[0].latest.stored = (5,), torch.zeros(1, 20, 1, 131072)
+    payload = regard.show(maps).payload
+    assert "rows0" not in payload.arrays
+    assert any("no room" in note and "layers.0" in note for note in payload.meta["notes"])

@@ -46,10 +46,17 @@ export interface Box {
 const largestCell = (tokens: number) => (tokens <= 8 ? 54 : tokens <= 16 ? 46 : 38);
 const TALLEST = 680;
 
+interface Painted {
+  image: HTMLCanvasElement;
+  region: Region;
+  /** The weight of the last color. */
+  most: number;
+}
+
 /** The visible part as an image, no finer than the screen's pixels, and its position in tokens. */
-export function painter(table: Table, shading: Shading, how: Pooling, theme: Theme): (view: Viewport, place: Box) => { image: HTMLCanvasElement; region: Region } {
+export function painter(table: Table, shading: Shading, how: Pooling, theme: Theme): (view: Viewport, place: Box) => Painted {
   const color = colorsOf(theme, shading.signed);
-  let [key, made] = ["", null as { image: HTMLCanvasElement; region: Region } | null];
+  let [key, made] = ["", null as Painted | null];
   return (view, place) => {
     const ratio = window.devicePixelRatio || 1;
     const [tall, wide] = [place.height * ratio, place.width * ratio];
@@ -64,7 +71,7 @@ export function painter(table: Table, shading: Shading, how: Pooling, theme: The
     const region = { row, column, rows, columns };
     const part = shade(table.weights, table.keys.length, table.visible, shading, how, region, tall, wide);
     key = now;
-    made = { image: pixels(part.columns, part.rows, (i) => color(part.data[i])), region };
+    made = { image: pixels(part.columns, part.rows, (i) => color(part.data[i])), region, most: part.most };
     return made;
   };
 }
@@ -127,7 +134,7 @@ export function drawHeat(state: HeatState): Draw {
   return (pen, size, theme) => {
     const { table, view } = state;
     const place = box(table, size);
-    const { image, region } = state.paint(view, place);
+    const { image, region, most } = state.paint(view, place);
     const cell = place.cell * view.zoom;
     const x = (k: number) => place.left + (k - view.k) * cell;
     const y = (q: number) => place.top + (q - view.q) * cell;
@@ -146,7 +153,7 @@ export function drawHeat(state: HeatState): Draw {
     labels(pen, state, x, y, cell, place, theme);
     const asked = state.over && state.over.q >= 0 ? state.over.q : state.pinned;
     const seen = asked === null ? table.visible.reduce((a, b) => Math.max(a, b), 1) : table.visible[asked];
-    drawLegend(pen, theme, state.shading, seen, table.max, { x: place.left, y: place.top + place.height + 14, width: Math.min(300, size.width - place.left - 8) });
+    drawLegend(pen, theme, state.shading, seen, most, { x: place.left, y: place.top + place.height + 14, width: Math.min(300, size.width - place.left - 8) });
   };
 }
 

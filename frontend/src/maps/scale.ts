@@ -34,6 +34,8 @@ export interface Shaded {
   data: Float32Array;
   rows: number;
   columns: number;
+  /** The weight at the end of the scale, where that is not a multiple of uniform attention: of pooled mass, the largest mean. */
+  most: number;
 }
 
 export interface Region {
@@ -69,9 +71,10 @@ export function shade(
     }
   }
   if (how === "mass" && (r < region.rows || c < region.columns)) average(data, r, c, region);
-  const most = scale === "uniform" ? 1 : largestOf(data) || 1;
-  for (let i = 0; i < data.length; i++) data[i] = scale === "uniform" ? position(data[i], top) : scale === "root" ? Math.sign(data[i]) * Math.sqrt(Math.abs(data[i] / most)) : how === "mass" ? data[i] / most : data[i];
-  return { data, rows: r, columns: c };
+  // Largest weights keep the scale of the whole map, wherever one zooms to; means are as large as their pixels let them be.
+  const most = scale !== "uniform" && how === "mass" ? largestOf(data) || 1 : 1;
+  for (let i = 0; i < data.length; i++) data[i] = scale === "uniform" ? position(data[i], top) : scale === "root" ? Math.sign(data[i]) * Math.sqrt(Math.abs(data[i] / most)) : data[i] / most;
+  return { data, rows: r, columns: c, most: most * wholeMap };
 }
 
 /** Divide sums by counts: pixels may pool different numbers of weights. */

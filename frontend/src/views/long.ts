@@ -277,10 +277,16 @@ export function tipText(about: LongAbout, cells: Cells, measure: Measure, place:
   return `${range(queries, asks)} → ${range(keys, reads)}  ${measure === "mass" ? `${value} of each query` : `largest ${value}`}`;
 }
 
+/** How many tokens share the bin at a share of them: the last bin may have fewer. */
+export function binSize(share: number, count: number, bin: number): number {
+  const [from, to] = cellOf(share, count, bin);
+  return to - from + 1;
+}
+
 function describe(about: LongAbout, head: number, cells: Cells, measure: Measure, over: Place | null, received: Curve, entropy: Curve, tokens: string[] | null): string {
   const start = `${about.name} · head ${about.heads[head]} · ${about.keys.toLocaleString("en")} tokens in cells of ${about.cell[1]}`;
   if (!over) return start;
-  const each = valueAt(received, over.k) / about.bin[1];
+  const each = valueAt(received, over.k) / binSize(over.k, about.keys, about.bin[1]);
   return `${start} · ${tipText(about, cells, measure, over, tokens)} · keys there receive ${each.toFixed(2)} on average · entropy ${valueAt(entropy, over.q).toFixed(2)}`;
 }
 

@@ -114,7 +114,7 @@ class Edit:
                 values = part.clone()
                 values[:, :, own] = self._called(new, part[:, :, own], record.name)
             else:
-                values = torch.as_tensor(float(new))
+                values = torch.tensor(float(new), dtype=weights.dtype)
             changed = with_weights(part, values.to(weights.device), mask, self.renormalize, record.name)
         return weights.index_copy(1, heads, changed)
 

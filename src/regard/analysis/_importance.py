@@ -103,11 +103,19 @@ def _by_gate(model: nn.Module, batches: list[Batch], losses: Loss) -> dict[str, 
             gradients = torch.autograd.grad(total, [gate for _, gate in gates], allow_unused=True)
         count = len(labels)
         samples += count
+        by_name: dict[str, list[Tensor]] = {}
         for (name, gate), gradient in zip(gates, gradients, strict=True):
-            found = torch.zeros_like(gate) if gradient is None else gradient
+            found = (torch.zeros_like(gate) if gradient is None else gradient).double().flatten(1)
             # All windows of one image are one sample.
-            by_sample = found.flatten(1).unflatten(0, (count, -1)).sum(1) if found.shape[0] % count == 0 else found
-            totals[name] = totals.get(name, 0) + by_sample.reshape(-1, gate.shape[1]).abs().double().sum(0)
+            found = found.unflatten(0, (count, -1)).sum(1) if found.shape[0] % count == 0 else found
+            before = by_name.setdefault(name, [])
+            # A layer that is called several times has one gate: its gradient is the sum over the calls.
+            if before and before[-1].shape == found.shape:
+                before[-1] = before[-1] + found
+            else:
+                before.append(found)
+        for name, parts in by_name.items():
+            totals[name] = totals.get(name, 0) + torch.stack([part.abs().sum(0) for part in parts]).sum(0)
     return {name: total / samples for name, total in totals.items()}
 
 

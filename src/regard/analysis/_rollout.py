@@ -1,5 +1,6 @@
 """Attention rollout: the product of the maps of all layers, from the tokens of the last to those of the first."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
@@ -235,7 +236,7 @@ def _fuse(weights: Tensor, fusion: Fusion) -> Tensor:
 
 
 def _without_smallest(fused: Tensor, discard: float) -> Tensor:
-    count = int(fused.shape[-1] * discard)
+    count = math.floor(fused.shape[-1] * discard + 1e-9)  # 0.29 · 100 is 28.999…
     if count == 0:
         return fused
     return fused.scatter(-1, fused.topk(count, largest=False).indices, 0.0)

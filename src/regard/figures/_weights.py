@@ -31,7 +31,8 @@ def weight_map(
         width: the width of the figure, in inches.
     """
     lift = pooled(plain(weights) * plain(visible)[:, None])
-    figure, (panel,) = new_figure(1, 1, width=width, height=width * min(1.6, 0.25 + lift.shape[0] / lift.shape[1]))
+    tall = width * min(1.6, 0.25 + lift.shape[0] / lift.shape[1])
+    figure, (panel,) = new_figure(1, 1, width=width, height=max(tall, _least_height(keys, weights.shape[1])))
     top = float(visible.max())
     box = (-0.5, weights.shape[1] - 0.5, weights.shape[0] - 0.5, -0.5)
     shown = paint(panel, scale_position(lift, top), extent=box)
@@ -63,7 +64,9 @@ def weight_maps(
         width: the width of the figure, in inches.
     """
     tall = max(weights.shape[0] / max(1, weights.shape[1]) for weights in maps)
-    figure, panels = new_figure(1, len(maps), width=width / len(maps), height=width / len(maps) * min(1.6, 0.4 + tall))
+    least = max(_least_height(reads, weights.shape[1]) for weights, (_, reads) in zip(maps, labels, strict=True))
+    height = max(width / len(maps) * min(1.6, 0.4 + tall), least)
+    figure, panels = new_figure(1, len(maps), width=width / len(maps), height=height)
     top = float(max(weights.shape[1] for weights in maps))
     shown = None
     for panel, weights, name, (asks, reads) in zip(panels, maps, titles, labels, strict=True):
@@ -149,6 +152,12 @@ def weight_segments(
     elif title:
         figure.suptitle(title, fontsize=8)
     return figure
+
+
+def _least_height(labels: Sequence[str] | None, count: int) -> float:
+    """Inches that the labels of the keys, which stand upright, the title and the color bar need, and a few rows."""
+    names = [str(count - 1)] if labels is None else [plain_label(label) for label in labels]
+    return 1.3 + 0.06 * max(map(len, names), default=0)
 
 
 def _labels(axis: Any, labels: Sequence[str] | None, count: int, turn: int) -> None:

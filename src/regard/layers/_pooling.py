@@ -61,9 +61,12 @@ class AveragePooling(nn.Module):
         _check_tokens(x, None, keep)
         if keep is None:
             return x.mean(1)
-        kept = keep.unsqueeze(-1)
-        # Not a product with the mask, because hidden tokens may be infinite or NaN.
-        return x.masked_fill(~kept, 0.0).sum(1) / kept.sum(1).clamp(min=1).to(x.dtype)
+        kept = keep.expand(x.shape[:2]).unsqueeze(-1)
+        # Not a product with the mask, because hidden tokens may be infinite or NaN. In float32 at least: the sum of many
+        # tokens, and their number, may be more than half precision holds.
+        precise = torch.promote_types(x.dtype, torch.float32)
+        total = x.masked_fill(~kept, 0.0).sum(1, dtype=precise)
+        return (total / kept.sum(1).clamp(min=1).to(precise)).to(x.dtype)
 
 
 class AttentionPooling(nn.Module):

@@ -12,7 +12,8 @@ def visible_keys(
     """How many keys each query may see, ``(queries,)``, and a mask of them, ``(queries, keys)``; None if it sees all.
 
     Masks are not recorded, so they are inferred from zeros: an empty upper triangle is a causal mask, zeros that all heads share
-    are a mask, and a key without any weight is padding. A Gaussian head has no mask: its weights underflow far away.
+    are a mask, and a key without any weight is padding, unless all weight is on one key: that is a head, not a mask. A
+    Gaussian head has no mask: its weights underflow far away.
 
     Args:
         rows: the numbers of the queries, if they are some of the ``asked`` that the map has.
@@ -28,12 +29,14 @@ def visible_keys(
         return whole, None
     seen = weights != 0
     some, before = seen.any(0), _before(queries, keys, rows, asked, weights.device)
+    used = some.any(0)
+    used = used if int(used.sum()) > 1 else torch.ones_like(used)
     if before is not None and not bool((some & ~before).any()):
-        mask = before & some.any(0)
+        mask = before & used
     elif len(weights) > 1 and bool((seen.all(0) == some).all()) and float(some.sum(-1).float().mean()) >= 2:
         mask = some
     else:
-        mask = some.any(0).expand(queries, keys)
+        mask = used.expand(queries, keys)
     if bool(mask.all()) or not bool(mask.any()):
         return whole, None
     return mask.sum(-1).clamp_min(1).to(torch.int32), mask

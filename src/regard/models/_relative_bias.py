@@ -31,6 +31,9 @@ class RelativeBias(nn.Module):
         table: Tensor = self.table
         if grid != self.grid:
             sizes = [2 * n - 1 for n in grid]
+            # Of one offset, the middle of the table: interpolation would take its first entry, the farthest offset.
+            for axis, own in enumerate(self.grid):
+                table = table.narrow(1 + axis, own - 1, 1) if grid[axis] == 1 else table
             wide = table.to(torch.promote_types(table.dtype, torch.float32))[None]
             table = F.interpolate(wide, sizes, mode="bicubic", align_corners=True)[0].to(table.dtype)
         rows, columns = (_offsets(n, table.device) for n in grid)

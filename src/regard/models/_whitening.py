@@ -80,9 +80,11 @@ class WhitenedPatches(nn.Module):
         if images.shape[1] != self.channels:
             raise ValueError(f"images has shape {tuple(images.shape)}, but must have {self.channels} channels")
         height, width = static_sizes(images)[2:]
-        more = self.patch_size - self.stride
-        padded = F.pad(images, (0, more, 0, more), mode="replicate") if more else images
         rows, columns = (range(0, size, self.stride) for size in (height, width))
+        below, right = (
+            max(0, starts[-1] + self.patch_size - size) for starts, size in ((rows, height), (columns, width))
+        )
+        padded = F.pad(images, (0, right, 0, below), mode="replicate") if below or right else images
         parts = [
             padded[:, :, i : i + height : self.stride, j : j + width : self.stride]
             for i in range(self.patch_size)

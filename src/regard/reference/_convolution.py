@@ -79,7 +79,8 @@ def _read(x: Tensor, dim: int, target: Tensor, padding_mode: str) -> Tensor:
     source, exists = border_source(target, x.shape[dim], padding_mode)
     shape = [1] * x.ndim
     shape[dim] = -1
-    return x.index_select(dim, source) * exists.to(x.dtype).reshape(shape)
+    # Not a product with the mask: beyond the border is zero, also where the pixel at the border is infinite or NaN.
+    return torch.where(exists.reshape(shape), x.index_select(dim, source), 0.0)
 
 
 def _per_axis(value: int | Sequence[int], axes: int) -> tuple[int, ...]:

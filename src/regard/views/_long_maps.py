@@ -1,7 +1,7 @@
 """Overviews of long maps: cells of every head, and curves over the tokens, in a page of limited size."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,25 +29,32 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     names = _tokens(tokens, shown)
     count = sum(found.overview.shape[1] for found in shown.values())
     side = max(16, math.isqrt(CELLS // (2 * count)))
-    bins = max(64, min(BINS, CURVES // (2 * count)))
+    bins = max(64, min(BINS, CURVES // (3 * count)))  # two bytes for the mass received, one for the entropy
+    cells = sum(math.prod(found.overview.shape[1:]) for found in shown.values())
+    pack = Scaled.halves if 4 * cells <= CELLS else Scaled.rows
     abouts: list[dict[str, Any]] = []
     arrays: dict[str, Tensor | Scaled] = {}
     for number, found in enumerate(shown.values()):
-        about, made = _layer(found, sample, side, bins)
+        about, made = _layer(found, sample, side, bins, pack)
         # Where queries are not the tokens that keys are (cross-attention, the steps of a generation), one of them is named.
         about["named"] = [names is not None and len(names) == about[axis] for axis in ("queries", "keys")]
         abouts.append(about)
         arrays |= {f"{name}{number}": array for name, array in made.items()}
-    for number, array in _kept_rows(shown, sample).items():
+    rows = _kept_rows(shown, sample)
+    for number, array in rows.items():
         arrays[f"rows{number}"] = array
         abouts[number]["rows"] = list(list(shown.values())[number].latest.rows or ())
     said = notes(maps) + ([f"left out, because they have no overview: {', '.join(others)}"] if others else [])
+    large = [name for n, (name, found) in enumerate(shown.items()) if n not in rows and _has_rows(found)]
+    said += [f"rows in full are left out, because the page has no room for them: {', '.join(large)}"] if large else []
     return Payload(
         "long", {"layers": abouts, "tokens": names, "notes": said, "opening": _opening(shown, sample)}, arrays
     )
 
 
-def _layer(found: Map, sample: int, side: int, bins: int) -> tuple[dict[str, Any], dict[str, Tensor | Scaled]]:
+def _layer(
+    found: Map, sample: int, side: int, bins: int, pack: Callable[[Tensor], Scaled]
+) -> tuple[dict[str, Any], dict[str, Tensor | Scaled]]:
     record, overview = found.latest, found.latest.overview
     if overview is None:
         raise ValueError(f"{found.name!r} has no overview")
@@ -78,9 +85,9 @@ def _layer(found: Map, sample: int, side: int, bins: int) -> tuple[dict[str, Any
         "joined": False,
     }
     arrays: dict[str, Tensor | Scaled] = {
-        "mass": Scaled.rows(mass),
-        "largest": Scaled.rows(largest),
-        "received": Scaled.rows(_curve(one.per_key.received[0], bins, "sum")),
+        "mass": pack(mass),
+        "largest": pack(largest),
+        "received": Scaled.halves(_curve(one.per_key.received[0], bins, "sum")),
         "entropy": Scaled.rows(_curve(one.per_query.entropy[0].float(), bins, "mean")),
     }
     return about, arrays
@@ -106,17 +113,22 @@ def _curve(values: Tensor, bins: int, how: str) -> Tensor:
     return whole if how == "sum" else whole / each
 
 
+def _has_rows(found: Map) -> bool:
+    return found.latest.stored is not None and found.latest.rows is not None
+
+
 def _kept_rows(shown: dict[str, Map], sample: int) -> dict[int, Scaled]:
     """Rows that were kept in full, with a weight for every token, as many as fit in the page."""
     made, room = {}, ROWS
     for number, found in enumerate(shown.values()):
         record = found.latest
-        if record.stored is None or record.rows is None:
+        if record.stored is None or not _has_rows(found):
             continue
         size = math.prod(record.stored.shape[1:])
-        if size <= room:
-            room -= size
-            made[number] = Scaled.rows(record.weights[sample].float().cpu())
+        pack, bytes_each = (Scaled.halves, 2) if 2 * size <= room else (Scaled.rows, 1)
+        if bytes_each * size <= room:
+            room -= bytes_each * size
+            made[number] = pack(record.weights[sample].float().cpu())
     return made
 
 
