@@ -26,7 +26,7 @@ SMALL = 64 * 2**20  # bytes of pixels that are decoded again in each process rat
 BLOCK = 2 * 2**20  # bytes that a worker decodes at a time
 FLUSHED = 16 * 2**20  # bytes after which the disk is told to write
 PER_PIXEL = 24  # bytes that decoding takes for each pixel of a file, at most (WebP: 21)
-FORMAT = 2  # changes when the same files would be decoded into other bytes
+FORMAT = 3  # changes when the same files would be decoded into other bytes
 SPARE = 0.05  # share of the disk that a cache leaves free
 
 
