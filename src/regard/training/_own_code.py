@@ -99,18 +99,21 @@ def import_sources(sources: Sequence[Any], where: str) -> None:
     """Import again what a run was trained with, or say what is missing.
 
     A run may come from a stranger, and importing executes code: only what was trained with on this machine is imported
-    without being asked for.
+    without being asked for. For a file that is not here, one of the same name that was imported before stands in
+    (``--import``): on another machine it has another path.
     """
-    for source in sources:
-        if str(source) in _FILES or str(source) in sys.modules:
+    imported = {Path(path).name for path in _FILES}
+    for source in map(str, sources):
+        moved = source.endswith(".py") and not Path(source).exists() and Path(source).name in imported
+        if source in _FILES or source in sys.modules or moved:
             continue
-        if str(source) not in _remembered():
+        if source not in _remembered():
             raise OwnCodeError(
                 f"{where} was trained with code from {source}, which has not been used on this machine: "
                 f"if you trust it, import it first (--import {source})"
             )
         try:
-            import_code(str(source))
+            import_code(source)
         except OwnCodeError as error:
             raise OwnCodeError(
                 f"{where} was trained with code from {source}, which cannot be used now: {error}"
