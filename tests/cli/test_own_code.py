@@ -63,6 +63,15 @@ def test_a_strangers_run_executes_nothing(recipe_file, tmp_path, monkeypatch):
     assert trusted.returncode == 0, trusted.stderr
 
 
+def test_a_run_from_another_machine_takes_the_file_from_where_it_is_now(recipe_file, tmp_path):
+    assert main(["train", "my_recipe.py", *OPTIONS, "--folder", "run", "--epochs", "1"]) == 0
+    (tmp_path / "here").mkdir()
+    recipe_file.rename(tmp_path / "here" / "my_recipe.py")
+    done = fresh("evaluate", "run", "--accelerator", "cpu", "--import", "here/my_recipe.py")
+    assert done.returncode == 0, done.stderr
+    assert "test accuracy" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [

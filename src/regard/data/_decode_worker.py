@@ -44,6 +44,48 @@ def confine(memory: int, seconds: int) -> None:
             continue
 
 
+def orientation(image: Any) -> int:
+    """The EXIF orientation that is left to apply, 1 to 8 (1: none). EXIF data that cannot be read has none."""
+    if image.format == "TIFF":
+        return 1  # Pillow itself turns these, and gives the size that they then have
+    if image.format == "PNG" and "exif" not in image.info:
+        image.load()  # the data may come after the pixels
+    try:
+        found = image.getexif().get(ORIENTATION, 1)
+    except Exception:  # many kinds, for data of any other form
+        return 1
+    return found if isinstance(found, int) else 1
+
+
+def check_depth(image: Any) -> None:
+    """Refuse pixels that have no largest value: as bytes they would be black, or white."""
+    if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
+        raise ValueError("its pixels are fractions or 32-bit numbers: save it with 8 or 16 bits")
+
+
+def eight_bits(image: Any) -> Any:
+    """The image with at most 8 bits per channel: of 16 bits of gray the upper 8. (Pillow's own conversion clips at 255.)"""
+    check_depth(image)
+    return image.convert("I").point(lambda value: value * (1 / 256)).convert("L") if image.mode[0] == "I" else image
+
+
+def on_white(image: Any) -> Any:
+    """The image in RGB, with its transparent pixels on white."""
+    from PIL import Image
+
+    colors = image if image.mode == "RGBA" else image.convert("RGBA")
+    flat = Image.new("RGB", image.size, "white")
+    flat.paste(colors, mask=colors)
+    return flat
+
+
+def upright(image: Any, turn: int) -> Any:
+    """The image, rotated as its :func:`orientation` says."""
+    from PIL import Image
+
+    return image.transpose(getattr(Image.Transpose, TURNS[turn])) if turn in TURNS else image
+
+
 def decode(content: bytes, formats: list[str], most_pixels: int, most_side: int, draft: int) -> Any:
     """The first frame, upright, in RGB; a message if the image is refused."""
     from PIL import Image
@@ -53,11 +95,8 @@ def decode(content: bytes, formats: list[str], most_pixels: int, most_side: int,
         if width * height > most_pixels or max(width, height) > most_side:
             return f"the image has {width} × {height} pixels, more than {most_pixels:,} in all"
         opened.draft("RGB", (draft, draft))  # lets Pillow decode a JPEG at a reduced size
-        turn = getattr(Image.Transpose, TURNS.get(opened.getexif().get(ORIENTATION, 1), ""), None)
-        converted = opened.convert("RGBA")
-    flat = Image.new("RGB", converted.size, "white")
-    flat.paste(converted, mask=converted.getchannel("A"))
-    return flat if turn is None else flat.transpose(turn)
+        turn = orientation(opened)
+        return upright(on_white(eight_bits(opened)), turn)
 
 
 def answer(content: bytes, **limits: Any) -> tuple[dict[str, Any], bytes]:

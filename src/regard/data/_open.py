@@ -5,7 +5,7 @@ from pathlib import Path
 
 from regard.data._image_sets import DataSet, check_validation, load
 from regard.data._sources import names
-from regard.data.own_images import OwnDataSet, UnsuitableDataError, open_images
+from regard.data.own_images import OwnDataSet, UnsuitableDataError, forget_changed, open_images
 from regard.support.checks import check_path, check_positive, describe
 
 LARGEST_SIDE = 8_000  # largest side in pixels; a recipe from someone else may request any number
@@ -32,7 +32,12 @@ def own_path(data: str) -> str | None:
 
 
 def open_data(
-    data: str, *, validation: int | float = 0.1, image_size: int | None = None, download: bool = True
+    data: str,
+    *,
+    validation: int | float = 0.1,
+    image_size: int | None = None,
+    download: bool = True,
+    recheck: bool = True,
 ) -> DataSet | OwnDataSet:
     """A data set by name, or your own images by path.
 
@@ -46,6 +51,8 @@ def open_data(
         image_size: the side of your images in pixels: the short side is scaled to it and the center is cropped. By
             default the common size of all images.
         download: whether to download missing files of a named data set.
+        recheck: whether to look for changes in images of your own that were opened before in this process. Otherwise they
+            are as they were.
 
     >>> import tempfile; from PIL import Image
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -69,4 +76,6 @@ def open_data(
         if image_size > LARGEST_SIDE:
             raise UnsuitableDataError(f"image_size must be at most {LARGEST_SIDE:,} pixels, got {image_size:,}")
     check_validation(validation)
+    if recheck:
+        forget_changed(path)
     return open_images(path, validation, image_size)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, File, Path, Query, Response
+from fastapi import APIRouter, File, Path, Query, Request, Response
 
 from regard._version import __version__
 from regard.claims import examine, select
@@ -30,9 +30,10 @@ from regard.studio._models import (
 )
 from regard.studio._own_model import OwnModel
 from regard.studio._recent import RecentAnswers
-from regard.studio._run_folders import HEADS, METRICS, Folder, RunFolder, read_piece, signature
+from regard.studio._run_folders import HEADS, METRICS, Folder, RunFolder, network_signature, read_piece, signature
 from regard.studio._sample_view import sample_view
 from regard.studio._summaries import Summaries
+from regard.support.checksums import checksum
 from regard.training import Run
 from regard.views import Payload, show, story
 from regard.views.claim_ledger import claim_evidence
@@ -169,19 +170,27 @@ class Api:
             ]
             return ImageSamples(total=total, samples=samples)
 
-    def image(self, id: RunId, source: Source, index: Index) -> Response:
+    def image(self, id: RunId, source: Source, index: Index, request: Request) -> Response:
         with self._opened(id) as (_, run):
-            return PngResponse(self._content(run, source, index), headers={"cache-control": "private, max-age=3600"})
+            content = self._content(run, source, index)
+        # A browser asks each time: under the same address, another folder or a new run may have another image.
+        headers = {"etag": f'"{checksum(content, size=12)}"', "cache-control": "private, no-cache"}
+        if request.headers.get("if-none-match") == headers["etag"]:
+            return Response(status_code=304, headers=headers)
+        return PngResponse(content, headers=headers)
 
     def image_attention(self, id: RunId, source: Source, index: Index, step: Step = None) -> Response:
         with self._opened(id) as (place, run):
-            key = (str(place.folder), source, index, step, max(run.checkpoints.steps(), default=None))
+            key, written = (
+                (str(place.folder), source, index, step),
+                network_signature(place.folder, run.checkpoints.steps()),
+            )
 
             def look() -> bytes:
                 content = self._content(run, source, index)
                 return self._look(place, run, open_own(content), step, self._label(run, source, index)).body
 
-            return BinaryResponse(self._looked.get(key, look))
+            return BinaryResponse(self._looked.get(key, look, state=written))
 
     def upload_attention(self, id: RunId, image: Annotated[bytes, File()], step: Step = None) -> Response:
         with self._opened(id) as (place, run):
@@ -229,8 +238,8 @@ class Api:
         if run is None:
             return BinaryResponse(self._stories.get("story", lambda: story().body))
         with self._opened(run) as (place, opened):
-            key = (str(place.folder), max(opened.checkpoints.steps(), default=None))
-            return BinaryResponse(self._stories.get(key, lambda: story(opened).body))
+            written = network_signature(place.folder, opened.checkpoints.steps())
+            return BinaryResponse(self._stories.get(str(place.folder), lambda: story(opened).body, state=written))
 
     def evidence(self, id: Annotated[str, Path(max_length=100)]) -> ClaimEvidence:
         try:

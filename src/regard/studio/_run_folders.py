@@ -1,7 +1,7 @@
 """The runs in a folder. Nothing outside the folder is ever read."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 from regard.studio._errors import Refused, log
 from regard.support import reading as support
 from regard.support.checksums import checksum
-from regard.training import DamagedCheckpointError, Run, load_run
+from regard.training import Checkpoints, DamagedCheckpointError, Run, load_run
 from regard.views import shipped_run
 
 RECIPE, METRICS, HEADS, SUMMARY = "recipe.json", "metrics.jsonl", "heads.jsonl", "summary.json"
@@ -147,15 +147,24 @@ class Folder:
 
 def signature(folder: Path) -> tuple[object, ...]:
     """Changes when a file that the list of runs depends on is written, replaced or removed."""
-    seen: list[object] = []
-    for name in (RECIPE, METRICS, HEADS, SUMMARY, "checkpoints"):
-        try:
-            found = os.stat(f"{folder}/{name}")  # noqa: PTH116 - a Path each would take as long as all the rest
-        except OSError:
-            seen.append(None)
-        else:
-            seen.append((found.st_mtime_ns, found.st_size, found.st_ino))
-    return tuple(seen)
+    return tuple(_written(f"{folder}/{name}") for name in (RECIPE, METRICS, HEADS, SUMMARY, "checkpoints"))
+
+
+def network_signature(folder: Path, steps: Iterable[int]) -> tuple[object, ...]:
+    """Changes when the recipe, the result or one of these checkpoints is written again: a run may be trained anew in the
+    same folder, for as many steps."""
+    checkpoints = [Checkpoints(folder / "checkpoints").path(step) for step in steps]
+    files = [f"{path}/{name}" for path in checkpoints for name in STATE_FILES]
+    return tuple(_written(path) for path in (f"{folder}/{RECIPE}", f"{folder}/{SUMMARY}", *files))
+
+
+def _written(path: str) -> tuple[int, int, int] | None:
+    """When a file was written last; None where there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - a Path each would take as long as all the rest
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _is_plain(name: str) -> bool:

@@ -12,7 +12,16 @@ from torch import nn
 from regard.studio._errors import Refused
 from regard.studio._image_files import png_files
 from regard.studio._models import CheckpointEntry, RunDetail, RunSummary, State, View
-from regard.studio._run_folders import HEADS, METRICS, RECIPE, SUMMARY, RunFolder, read_json, read_piece
+from regard.studio._run_folders import (
+    HEADS,
+    METRICS,
+    RECIPE,
+    SUMMARY,
+    RunFolder,
+    network_signature,
+    read_json,
+    read_piece,
+)
 from regard.training import DamagedCheckpointError, Run
 
 SILENT = 90.0  # seconds without a new line after which a run is considered stopped
@@ -126,7 +135,7 @@ class Networks:
     def __init__(self, most: int = 3) -> None:
         self.most = most
         self.lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, int], nn.Module] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], tuple[object, nn.Module]] = OrderedDict()
 
     def get(self, place: RunFolder, run: Run, step: int | None) -> tuple[nn.Module, int]:
         """The network at a step (the last by default), in evaluation mode, and the step."""
@@ -141,10 +150,11 @@ class Networks:
         wanted = steps[: -MOST_TRIED - 1 : -1] if step is None else [step]
         damage: Exception | None = None
         for each in wanted:
-            key = (str(place.folder), each)
-            if key not in self._kept:
+            key, written = (str(place.folder), each), network_signature(place.folder, [each])
+            kept = self._kept.get(key)
+            if kept is None or kept[0] != written:
                 try:
-                    self._kept[key] = run.network(each).float()
+                    kept = self._kept[key] = written, run.network(each).float()
                 except DamagedCheckpointError as damaged:
                     damage = damage or damaged
                     continue
@@ -153,7 +163,7 @@ class Networks:
             self._kept.move_to_end(key)
             while len(self._kept) > self.most:
                 self._kept.popitem(last=False)
-            return self._kept[key], each
+            return kept[1], each
         raise Refused(422, f"{place.title} cannot be loaded: {damage}") from damage
 
 

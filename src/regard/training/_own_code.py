@@ -99,18 +99,21 @@ def import_sources(sources: Sequence[Any], where: str) -> None:
     """Import the user's code that a run was trained with, or raise an error that names what is missing.
 
     A run may come from a stranger, and importing executes code. So only code that was used for training on this machine
-    is imported without asking.
+    is imported without asking. If a file does not exist here, a file of the same name that was imported before
+    (``--import``) takes its place: on another machine it has another path.
     """
-    for source in sources:
-        if str(source) in _FILES or str(source) in sys.modules:
+    imported = {Path(path).name for path in _FILES}
+    for source in map(str, sources):
+        moved = source.endswith(".py") and not Path(source).exists() and Path(source).name in imported
+        if source in _FILES or source in sys.modules or moved:
             continue
-        if str(source) not in _remembered():
+        if source not in _remembered():
             raise OwnCodeError(
                 f"{where} was trained with code from {source}, which has not been used on this machine: "
                 f"if you trust it, import it first (--import {source})"
             )
         try:
-            import_code(str(source))
+            import_code(source)
         except OwnCodeError as error:
             raise OwnCodeError(
                 f"{where} was trained with code from {source}, which cannot be used now: {error}"

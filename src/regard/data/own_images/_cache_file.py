@@ -26,7 +26,7 @@ SMALL = 64 * 2**20  # a set with fewer bytes of pixels is decoded in each proces
 BLOCK = 2 * 2**20  # bytes that a worker decodes at a time
 FLUSHED = 16 * 2**20  # bytes after which the file is flushed to the disk
 PER_PIXEL = 24  # bytes of memory to decode a pixel, at most (WebP: 21)
-FORMAT = 2  # increase it when decoding changes the resulting bytes
+FORMAT = 3  # increase it when decoding changes the resulting bytes
 SPARE = 0.05  # share of the disk that a cache leaves free
 
 

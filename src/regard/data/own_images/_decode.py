@@ -12,6 +12,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from regard.data._decode_worker import check_depth, eight_bits, on_white, orientation, upright
 from regard.data.own_images._errors import UnsuitableDataError
 from regard.data.own_images._workers import in_order
 from regard.support.text import listed
@@ -61,7 +62,8 @@ def read_headers(open_file: Callable[[int], Path | BytesIO], count: int) -> list
 def read_header(file: Path | BytesIO) -> Header | UnreadableImage:
     try:
         with _opened(file) as image:
-            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+            check_depth(image)
+            turned = orientation(image) in (5, 6, 7, 8)
             width, height = image.size[::-1] if turned else image.size
             return Header(width, height, image.mode in GRAY)
     except Exception as error:  # decoders raise what they like
@@ -76,17 +78,16 @@ def decode(file: Path | BytesIO, shape: tuple[int, int, int]) -> UInt8[Tensor, "
     >>> decode(file, (3, 8, 8))[:, 0, 0]
     tensor([255,   0,   0], dtype=torch.uint8)
     """
-    from PIL import ImageOps
-
     channels, height, width = shape
     try:
         with _opened(file) as opened:
             if opened.format == "JPEG":  # decodes at 1/2, 1/4 or 1/8 of the size if that is large enough
                 opened.draft(None, (2 * width, 2 * height))
-            # Skip both if they are not needed: they copy the image, which may take as long as decoding it.
-            image: Any = opened if opened.getexif().get(0x0112, 1) == 1 else ImageOps.exif_transpose(opened)
-            if image.mode.startswith("I"):  # 16-bit gray: keep the upper 8 bits
-                image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
+            turn = orientation(opened)
+            image: Any = eight_bits(opened)
+            if image.has_transparency_data:
+                image = on_white(image)
+            image = upright(image, turn)
             if image.mode != (wanted := "L" if channels == 1 else "RGB"):
                 image = image.convert(wanted)
             pixels = np.asarray(image).reshape(1, image.height, image.width, channels)
@@ -123,6 +124,10 @@ def _opened(file: Path | BytesIO) -> Any:
     if image.width * image.height > MOST_PIXELS:
         image.close()
         raise ValueError(f"{image.width} × {image.height} pixels, more than {MOST_PIXELS:,}")
+    if image.format == "TIFF":
+        image.filename = (
+            ""  # Pillow 13 memory-maps a file with a name, and mixes up the rows of one that it has to turn
+        )
     return image
 
 

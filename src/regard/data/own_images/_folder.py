@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,7 +67,7 @@ def list_files(folder: Path) -> tuple[list[ImageFile], list[str]]:
         raise UnsuitableDataError(f"{folder} has several folders for one part: {listed(sorted(p.name for p in named))}")
     tops: dict[Path, Part] = named or {folder: "train"}
     files: list[ImageFile] = []
-    ignored: list[str] = []
+    ignored = [path for other in names.values() if named and other not in named for path in _all_names(folder, other)]
     for top, part in tops.items():
         classes = _folders(top)
         if not classes:
@@ -117,6 +117,11 @@ def _counts(name: str) -> bool:
     return not name.startswith((".", "__"))
 
 
+def _all_names(root: Path, folder: Path) -> list[str]:
+    found, others = _images(root, folder)
+    return [name for name, *_ in found] + others
+
+
 def _images(root: Path, folder: Path) -> tuple[list[tuple[str, int, int]], list[str]]:
     """Names, sizes and dates of the images in a folder and its subfolders, and the names of other files. Links to folders
     are not followed, since they may form a cycle."""
@@ -130,6 +135,31 @@ def _images(root: Path, folder: Path) -> tuple[list[tuple[str, int, int]], list[
             else:
                 others.append(path)
     return found, [path.relative_to(root).as_posix() for path in others]
+
+
+def last_written(place: Path) -> int:
+    """A number that changes with the name, size or date of any file at a path."""
+    return sum(hash(file) for file in _every_file(str(place), 0)) & (2**63 - 1)
+
+
+def _every_file(path: str, depth: int) -> Iterator[tuple[str, int, int]]:
+    """Like the images of a class, also those in a link to its folder, but not in links further down."""
+    try:
+        if Path(path).is_file():
+            status = os.stat(path)  # noqa: PTH116
+            yield path, status.st_size, status.st_mtime_ns
+            return
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=depth < 2):
+                    yield from _every_file(entry.path, depth + 1)
+                elif entry.is_file():
+                    status = entry.stat()
+                    yield entry.path, status.st_size, status.st_mtime_ns
+                else:
+                    yield entry.path, 0, 0
+    except OSError:
+        return  # removed, or not to be read: whoever reads the images says so
 
 
 def _key(folder: Path, files: Sequence[ImageFile]) -> str:

@@ -15,7 +15,7 @@ from regard.data.own_images._arrays import read_arrays
 from regard.data.own_images._cifar_copies import find_copy, read_copy
 from regard.data.own_images._collection import Collection, check, fingerprint, hold_out
 from regard.data.own_images._errors import UnsuitableDataError
-from regard.data.own_images._folder import read_folder
+from regard.data.own_images._folder import last_written, read_folder
 from regard.data.own_images._hugging_face import is_saved_dataset, read_saved_dataset
 from regard.data.own_images._idx_copies import find_idx_files, read_idx_files
 from regard.data.own_images._moments import measure_moments
@@ -152,14 +152,25 @@ class OwnDataSet:
         return StreamedSet(self._reader, rows, found.labels[rows], self.classes, self.mean, self.std)
 
 
+_WRITTEN: dict[str, int] = {}  # of each path that was opened
+
+
+def forget_changed(path: str) -> None:
+    """Let :func:`open_images` read this path again if a file in it was added, removed or written since it was opened."""
+    if path in _WRITTEN and _WRITTEN[path] != last_written(Path(path)):
+        open_images.cache_clear()
+
+
 @lru_cache(maxsize=2)
 @on_cpu
 def open_images(path: str, validation: int | float, image_size: int | None) -> OwnDataSet:
     """Your images: a folder (``train/CLASS/*.png`` …, or ``CLASS/*.png``), an ``.npz`` or ``.safetensors`` file, a copy of
-    CIFAR, MNIST or similar, or a folder written by ``datasets``. A set that was opened before is not read again."""
+    CIFAR, MNIST or similar, or a folder written by ``datasets``. A set that was opened before is not read again, unless
+    :func:`forget_changed` finds that it was written since."""
     place = Path(path)
     if not place.exists():
         raise UnsuitableDataError(f"there are no images at {path}: no such file or folder")
+    _WRITTEN[path] = last_written(place)  # before it is read: what is written meanwhile is read next time
     try:
         if copy := find_copy(place):
             found = read_copy(*copy, image_size)

@@ -83,10 +83,14 @@ class ImageTask(Task):
 
     @property
     def data_set(self) -> DataSet | OwnDataSet:
-        return open_data(self.data, validation=self.validation, image_size=self.image_size)
+        return self._open()
+
+    def _open(self, *, recheck: bool = False) -> DataSet | OwnDataSet:
+        """The data set. A training keeps the one that it began with, whatever is written meanwhile."""
+        return open_data(self.data, validation=self.validation, image_size=self.image_size, recheck=recheck)
 
     def check(self) -> tuple[str, ...]:
-        return self.data_set.notes
+        return self._open(recheck=True).notes
 
     def data_facts(self) -> dict[str, Any]:
         data = None if own_path(self.data) is None else self.data_set
@@ -105,7 +109,7 @@ class ImageTask(Task):
         return torch.channels_last if self.channels_last else None
 
     def examples(self, split: Split, device: torch.device) -> AugmentedImages | None:
-        data = self.data_set
+        data = self._open(recheck=split == "test")  # which is used after training, or without any
         if split == "validation" and not data.validation_count:
             return None
         images = data.test() if split == "test" else getattr(data, split)
@@ -163,7 +167,10 @@ class ImageTask(Task):
 
     def _present(self, split: Split) -> ImageSet | StreamedSet:
         """The images of a split, if their files are on this machine."""
-        return self._limited(_read(self.data, self.validation, self.image_size, split), split)
+        if own_path(self.data) is None:
+            return self._limited(_read(self.data, self.validation, split), split)
+        data = self.data_set  # keeps what it has read
+        return self._limited(data.test() if split == "test" else getattr(data, split), split)
 
     def _limited(self, images: ImageSet | StreamedSet, split: Split) -> ImageSet | StreamedSet:
         if self.limit is None or split == "test":
@@ -172,8 +179,8 @@ class ImageTask(Task):
 
 
 @lru_cache(maxsize=4)
-def _read(name: str, validation: int | float, image_size: int | None, split: Split) -> ImageSet | StreamedSet:
-    data = open_data(name, validation=validation, image_size=image_size, download=False)
+def _read(name: str, validation: int | float, split: Split) -> ImageSet | StreamedSet:
+    data = open_data(name, validation=validation, download=False)
     found: ImageSet | StreamedSet = data.test() if split == "test" else getattr(data, split)
     return found
 
