@@ -161,7 +161,7 @@ def test_options_that_would_not_be_used_are_refused():
         regard.show(weights, weights, prefix=1)
     with pytest.raises(ValueError, match=r"grid is \(4, 4\) .* segments already say where the grids are"):
         regard.show(weights, segments=[("image", (4, 4))], grid=(4, 4))
-    with pytest.raises(ValueError, match="ids names no tokens without a tokenizer"):
+    with pytest.raises(ValueError, match="which names no tokens without a tokenizer"):
         regard.show(weights, ids=torch.arange(16))
 
 

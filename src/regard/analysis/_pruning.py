@@ -152,7 +152,7 @@ def _kept(
             f"count is {describe(count)}, but must be None with a mapping, which already names the heads to keep; "
             "it is for an importance"
         )
-    if not isinstance(keep, Mapping):
+    if not isinstance(keep, Mapping) or not all(isinstance(name, str) for name in keep):
         raise TypeError(
             f"keep must be a mapping from names of attention to the heads to keep, or an importance, got {describe(keep)}"
         )

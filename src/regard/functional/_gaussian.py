@@ -87,7 +87,14 @@ def gaussian_attention(
 
 
 def is_default(queries: object, border: object, padding: object, plan: object, dropout: object) -> bool:
-    return queries is None and padding is None and border == "native" and plan == "auto" and dropout == 0
+    return (
+        queries is None
+        and padding is None
+        and border == "native"
+        and plan == "auto"
+        and isinstance(dropout, int | float)
+        and dropout == 0
+    )
 
 
 def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout: float = 0.0) -> Tensor:

@@ -22,6 +22,7 @@ from regard.support.checks import (
     check_flag,
     check_grid,
     check_ndim,
+    check_probability,
     check_tensor,
     describe,
     is_exporting,
@@ -79,6 +80,7 @@ def placed_attention(
     """
     check_flag("causal", causal)
     check_flag("return_weights", return_weights)
+    check_probability("dropout", dropout)
     tokens = check_placed(query, key, value, center, grid, prefix, beta, keep)
     call = resolve(center, sharpness, grid, None, "native", None)
     beta = max(query.shape[-1], 1) ** -0.5 if beta is None else float(beta)

@@ -258,8 +258,8 @@ def _segments(segments: Any, maps: Maps, ids: Any, sample: int, *, grid: Any, pr
         return segments
     if maps.image_tokens is None and not named:
         raise ValueError(
-            "ids names no tokens without a tokenizer, and the maps do not know which token stands for an image: pass "
-            "tokenizer=, tokens= or segments="
+            f"ids is {describe(ids)}, which names no tokens without a tokenizer, and the maps do not know which token stands "
+            "for an image: pass tokenizer=, tokens= or segments="
         )
     return _found_segments(maps, ids, sample, grid)
 
