@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from regard.data.own_images import open_images
+
 
 @dataclass
 class Behavior:
@@ -109,3 +111,12 @@ def folder(tmp_path, monkeypatch):
     """An empty data folder."""
     monkeypatch.setenv("REGARD_DATA", str(tmp_path))
     return tmp_path
+
+
+@pytest.fixture
+def own_cache(tmp_path_factory, monkeypatch):
+    """An empty folder for decoded images, and none of them opened before."""
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path_factory.mktemp("cache")))
+    open_images.cache_clear()
+    yield
+    open_images.cache_clear()

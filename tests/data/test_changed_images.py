@@ -10,15 +10,8 @@ from PIL import Image
 import regard
 from regard import recipes
 from regard.data import open_data
-from regard.data.own_images import open_images
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("REGARD_DATA", str(tmp_path_factory.mktemp("cache")))
-    open_images.cache_clear()
-    yield
-    open_images.cache_clear()
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def write(path, number):

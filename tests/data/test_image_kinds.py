@@ -6,15 +6,8 @@ import torch
 from PIL import Image
 
 from regard.data import UnsuitableDataError, decode_image, open_data
-from regard.data.own_images import open_images
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("REGARD_DATA", str(tmp_path_factory.mktemp("cache")))
-    open_images.cache_clear()
-    yield
-    open_images.cache_clear()
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.mark.parametrize("turn", range(1, 9))
