@@ -305,32 +305,6 @@ def cifar10_transformer() -> Recipe:
 
 
 @recipe
-def cifar10_best() -> Recipe:
-    """Attention-only, from scratch, in less than eight minutes: ``cifar10-transformer`` wider, longer, with mixed images.
-
-    Expected: test accuracy 96.82 % (96.99 % with flip averaging) in 362 s of training on one NVIDIA H200, one seed
-    (benchmarks/results/cifar10-best-h200-2026-11-15.json). Compilation takes 28 s, and 8 s once it is cached.
-    Command: ``regard train cifar10-best``
-    """
-    return replace(
-        cifar10_transformer(),
-        name="cifar10-best",
-        task=ImageTask(
-            "cifar10",
-            validation=0,
-            augmentation=Augmentation(crop=4, flip="alternate", mixup=0.2, cutmix=1.0),
-            label_smoothing=0.1,
-        ),
-        network=ImageEncoderSettings(
-            "gaussian", dim=320, depth=8, heads=9, head_dim=32, hidden=960, init="grid", merge=(3,)
-        ),
-        schedule=ScheduleSettings(warm_up=0.05, decay="linear"),
-        epochs=165,
-        evaluate_every=10,
-    )
-
-
-@recipe
 def cifar10_small() -> Recipe:
     """A small attention-only network whose heads start at random positions: the one that comes with the package.
 
