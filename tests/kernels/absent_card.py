@@ -91,7 +91,8 @@ def map_of(tokens, width, dtype, cells=128, **options):
     cell = -(-tokens // cells)
     kernels.overview(given, (cell, cell), 4)
     kernels.packed_overview(given, (cell, cell), 4, key, query, (0, 1, 2, 3))
-    kernels.write_weights(given, key, query, dtype)
+    for alone in (False, True):
+        kernels.write_weights(given, key, query, dtype, alone)
 
 
 def decay(side, size, width, dtype):

@@ -25,7 +25,7 @@ from regard.maps._learning import LearningInterceptor
 from regard.maps._module_names import ModuleNames
 from regard.maps._quick_calls import QuickCalls, QuickOptions
 from regard.maps._record import AttentionRecord, Check, Missed
-from regard.maps._repeated_calls import RepeatedCall
+from regard.maps._repeated_calls import KnownSite, RepeatedCall
 from regard.maps._revisions import Revisions
 from regard.maps._segments import image_tokens_of
 from regard.maps._selection import Rows, check_patterns, check_selection, matches, numbers_of, select
@@ -137,6 +137,12 @@ class Capture(Revisions):
 
     def noted(self, name: str, note: str) -> None:
         self._noted.setdefault(note, {})[name] = None
+
+    def kernels_without_logsumexp(
+        self, known: KnownSite, query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
+    ) -> dict[Any, str] | None:
+        quick = self._quick
+        return None if quick is None else quick.kernels_without_logsumexp(known, query, key, value, causal, scale)
 
     def took(self, call: RepeatedCall, moment: tuple[int, int]) -> bool:
         return self._quick is not None and self._quick.take(call, moment)

@@ -128,7 +128,8 @@ class LearningInterceptor(Interceptor):
         """Run a call of attention that repeats an earlier one, record it and return its output; None for other calls."""
         if in_backward():
             return None
-        found = self._repeated.run(args, kwargs, caller, self.listener.wants)
+        listener = self.listener
+        found = self._repeated.run(args, kwargs, caller, listener.wants, listener.kernels_without_logsumexp)
         return None if found is None else self._repeat(found)
 
     def operator_called(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from torch import Tensor
 from regard.maps._contributions import ProjectionWatch
 from regard.maps._joining import Joint
 from regard.maps._record import AttentionRecord
-from regard.maps._repeated_calls import RepeatedCall
+from regard.maps._repeated_calls import KnownSite, RepeatedCall
 
 
 class RecordListener:
@@ -33,6 +33,13 @@ class RecordListener:
 
     def attended(self, record: AttentionRecord) -> Tensor | None:
         """Take a record. A returned tensor, in the layout of ``record.running.output``, replaces the output."""
+        return None
+
+    def kernels_without_logsumexp(
+        self, known: KnownSite, query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
+    ) -> dict[Any, str] | None:
+        """Whether :meth:`took` can do without the logsumexp of this call, which then runs faster. If so, the names of the
+        kernels that torch is known to choose for such calls (see ``run_as_called``); else None."""
         return None
 
     def took(self, call: RepeatedCall, moment: tuple[int, int]) -> bool:

@@ -29,7 +29,7 @@ from regard.maps._repeated_calls import CAUSAL, KnownSite, RepeatedCall
 from regard.maps._selection import Rows, select
 from regard.maps._storage import Storage
 from regard.maps._torch_modes import ModesOff, leave_inference_mode
-from regard.maps._triton_maps import Proof, proof_of_weights
+from regard.maps._triton_maps import Proof, proof_of_own_logsumexp, proof_of_weights
 
 
 class QuickOptions(NamedTuple):
@@ -76,6 +76,8 @@ class WritePlan(NamedTuple):
         times: the error that rounding may cause, as a multiple of the largest value.
         output, total: the strides of the output and of the logsumexp that the model's kernel returns.
         weights: how a Triton kernel writes the map, and whether it was compared with torch; None on a CPU.
+        alone: whether that kernel computes the logsumexp itself. Then the model's kernel need not return it.
+        kernels: the kernels that torch chose for such calls, see ``run_as_called``.
     """
 
     shape: tuple[int, int, int, int]
@@ -87,6 +89,8 @@ class WritePlan(NamedTuple):
     output: tuple[int, ...]
     total: tuple[int, ...]
     weights: tuple[kernels.WeightsPlan, Proof] | None
+    alone: bool
+    kernels: dict[Any, str]
 
 
 class KeptCall(NamedTuple):
@@ -115,10 +119,10 @@ class KeptCall(NamedTuple):
     def check(self) -> Check:
         error, more, largest = self.numbers.tensors if isinstance(self.numbers, CheckNumbers) else self.numbers
         found = Check("kernel", error, Rounding(largest, self.plan.times))
-        if isinstance(self.numbers, CheckNumbers):
-            found.add(None, more)
-        else:
+        if not isinstance(self.numbers, CheckNumbers):
             found.add_sums(more)
+        elif not self.plan.alone:  # else there is no other logsumexp to compare with
+            found.add(None, more)
         return found
 
     @property
@@ -150,6 +154,10 @@ class KeptCall(NamedTuple):
 # Plans by the form of a call and the options: the layers of a model, and its passes, share them.
 _plans: dict[tuple[Any, ...], WritePlan] = {}
 _MOST, _FEW = 4096, 16  # plans that are kept in all, and for one module
+# Maps of so few keys are written by a kernel that computes the logsumexp itself, also those of a few queries over more keys.
+# It reads the keys twice, but the model's kernel is called as the model does, which takes less time on the host. Longer maps
+# are limited by the device.
+_FEW_KEYS, _FEW_QUERIES, _MORE_KEYS = 1024, 64, 2048
 _TOGETHER = 2**22  # bytes of maps that are allocated as one tensor, and so can only be freed together
 _new: Any = tuple.__new__  # the constructor of a named tuple is slower
 
@@ -176,17 +184,40 @@ class QuickCalls:
         self.modules = 1
         # Memory for the next maps, for one plan and one CUDA stream: allocating it together takes less time.
         self._rooms: tuple[WritePlan, int, list[Tensor]] | None = None
+        self._next: WritePlan | None = None  # the plan of the call that is about to run
+
+    def kernels_without_logsumexp(
+        self, known: KnownSite, query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
+    ) -> dict[Any, str] | None:
+        """See :meth:`RecordListener.kernels_without_logsumexp`. This is asked before each call that :meth:`take` takes."""
+        plan: WritePlan | None = known.plans.get(self._key)
+        if plan is None and query.shape[2] == 1:
+            plan = _plans.get(self._like(query, key, value, causal, scale))
+        self._next = plan
+        if plan is None or not plan.alone or not self._fits(plan):
+            return None
+        return plan.kernels
+
+    def _fits(self, plan: WritePlan) -> bool:
+        storage = self._storage
+        return storage.budget is None or storage.used + plan.size + plan.working <= storage.budget
+
+    def _like(self, query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> tuple[Any, ...]:
+        """The form of a call, and the options: a key of ``_plans``."""
+        return (
+            query.shape, query.stride(), key.shape, key.stride(), value.stride(), query.dtype, query.device,
+            causal, scale, self._key,
+        )  # fmt: skip
 
     def take(self, call: RepeatedCall, moment: tuple[int, int]) -> bool:
         """Write the map of a call. False if this is not possible: then its record is made, and the map built from it."""
         known, _, _, _, _, _, _, kernel, output, total, cache = call
-        if total is None:
+        plan = self._next or self._find_plan(call)
+        if plan is None or output.stride() != plan.output:
             return False
-        plan: WritePlan | None = known.plans.get(self._key) or self._find_plan(call)
-        if plan is None or output.stride() != plan.output or total.stride() != plan.total:
+        if not plan.alone and (total is None or total.stride() != plan.total):
             return False
-        storage, size = self._storage, plan.size
-        if storage.budget is not None and storage.used + size + plan.working > storage.budget:
+        if not self._fits(plan):
             return False
         try:
             written = self._on_cpu(plan, call) if plan.weights is None else self._by_kernel(plan, plan.weights, call)
@@ -194,20 +225,17 @@ class QuickCalls:
             return False
         if written is None:
             return False
-        storage.used += size
+        self._storage.used += plan.size
         kept = _new(KeptCall, (known, plan, self._options, *written, kernel, cache, moment))
         self._keep(known.name, kept)
         return True
 
     def _find_plan(self, call: RepeatedCall) -> WritePlan | None:
         """The plan of calls of this form in any module, made if there is none. It is also kept with the place of the call."""
-        query, key = call.query, call.key
+        query = call.query
         if self._kernels is None:
             self._kernels = kernels.usable_for_maps(query)
-        like = (
-            query.shape, query.stride(), key.shape, key.stride(), call.value.stride(), query.dtype, query.device,
-            call.causal, call.scale, self._key,
-        )  # fmt: skip
+        like = self._like(query, call.key, call.value, call.causal, call.scale)
         plan = _plans.get(like)
         if plan is None:
             plan = self._plan(call)
@@ -241,13 +269,15 @@ class QuickCalls:
         """The weights and their check by a Triton kernel; None if it cannot be used, or cannot be started at once."""
         _, _, query, key, value, _, _, _, output, total, _ = call
         writer, proof = weights_plan
-        if not proof.agrees or total is None:
+        if not proof.agrees:
             return None
         stream, rooms = writer.stream, self._rooms
         if rooms is None or not rooms[2] or rooms[0] is not plan or rooms[1] != stream:
             rooms = self._rooms = plan, stream, self._make_rooms(plan, writer)
         weights = rooms[2].pop()
         numbers = self._numbers.room(writer.count, writer.device, stream)
+        if plan.alone:
+            total = None
         if not writer.start_at_once(query, key, value, total, output, weights, numbers.address, stream):
             return None
         return weights, numbers
@@ -283,9 +313,12 @@ class QuickCalls:
         size = math.prod(shape) * dtype.itemsize
         if size <= 0 or output.dtype != value.dtype or query.dtype != value.dtype:
             return None
-        weights = None
+        weights, alone = None, False
         if self._kernels:
-            weights = _by_kernel(call, slice(*span), dtype)
+            alone = keys <= (_MORE_KEYS if shape[2] <= _FEW_QUERIES else _FEW_KEYS)
+            weights = _by_kernel(call, slice(*span), dtype, alone)
+            if weights is None and alone:
+                alone, weights = False, _by_kernel(call, slice(*span), dtype, False)
             if weights is None:
                 return None
         elif not _at_once(call, math.prod(shape)):
@@ -293,7 +326,8 @@ class QuickCalls:
         working = 0 if size <= self._chunk_bytes else 3 * self._chunk_bytes
         times = rounding_factor(output.dtype, value.is_cuda, keys)
         whole = (batch, heads, queries, keys)
-        return WritePlan(whole, span, dtype, size, working, times, output.stride(), call.total.stride(), weights)
+        strides = output.stride(), call.total.stride()
+        return WritePlan(whole, span, dtype, size, working, times, *strides, weights, alone, {})
 
     def fetch(self) -> None:
         """Copy the numbers of all checks to the host. This synchronizes with the device."""
@@ -309,8 +343,14 @@ def _at_once(call: RepeatedCall, count: int) -> bool:
     return total.dtype == (torch.float64 if call.query.dtype is torch.float64 else torch.float32)
 
 
-def _by_kernel(call: RepeatedCall, rows: slice, dtype: torch.dtype) -> tuple[kernels.WeightsPlan, Proof] | None:
-    """How a Triton kernel writes these rows; None if it cannot, or was not yet found to agree with torch."""
+def _by_kernel(
+    call: RepeatedCall, rows: slice, dtype: torch.dtype, alone: bool
+) -> tuple[kernels.WeightsPlan, Proof] | None:
+    """How a Triton kernel writes these rows; None if it cannot, or was not yet found to agree with torch.
+
+    Args:
+        alone: whether it computes the logsumexp itself.
+    """
     query, key, value, total, output = call.query, call.key, call.value, call.logsumexp, call.output
     batch, heads, queries, _ = query.shape
     if total is None or batch * heads > kernels.MOST_HEADS or query.shape[3] > kernels.WIDEST:
@@ -323,4 +363,8 @@ def _by_kernel(call: RepeatedCall, rows: slice, dtype: torch.dtype) -> tuple[ker
     proof = proof_of_weights(given, dtype)
     if not proof.agrees or not isinstance(shift, int) or not kernels.usable_for_maps(value):
         return None
-    return kernels.WeightsPlan(given, value, output, dtype, rows, shift), proof
+    if alone:
+        proof = proof_of_own_logsumexp(given, value, output, dtype, rows, shift)
+        if not proof.agrees:
+            return None
+    return kernels.WeightsPlan(given, value, output, dtype, rows, shift, alone), proof

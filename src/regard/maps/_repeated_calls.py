@@ -22,10 +22,11 @@ from regard.maps._call_stack import OWN_PACKAGES, first_argument, model_frames
 from regard.maps._layout import Layout
 from regard.maps._module_names import CALL, ModuleNames
 from regard.maps._module_watch import FIRST_CALL
+from regard.maps._operator_watch import unwatched
 from regard.maps._positions import CACHES, CacheState, Positions, local_variables, positions_in, state_of
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps._token_layouts import TokenLayouts
-from regard.maps.sources import arranged, run_usual
+from regard.maps.sources import arranged, run_as_called, run_usual
 from regard.observation import current_grid
 
 CAUSAL = Band(right=0)
@@ -107,7 +108,7 @@ class RepeatedCall(NamedTuple):
 
     Attributes:
         known: what the earlier call has shown.
-        total: the logsumexp in the layout of the kernel.
+        total: the logsumexp in the layout of the kernel; None if it was not asked for.
         cache: the state of the cache with which the module was called: "nothing" if the cache has none, None without a cache.
     """
 
@@ -257,9 +258,18 @@ class RepeatedCalls:
         remembered[call.like if told else (*call.like, key.shape[2])] = known
 
     def run(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType, wants: Callable[[str], bool]
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        caller: FrameType,
+        wants: Callable[[str], bool],
+        kernels: Callable[..., dict[Any, str] | None],
     ) -> RepeatedCall | None:
-        """Run the kernel of a call that repeats an earlier one; None for all other calls, which must be recorded in full."""
+        """Run the kernel of a call that repeats an earlier one; None for all other calls, which must be recorded in full.
+
+        Args:
+            wants, kernels: the methods ``wants`` and ``kernels_without_logsumexp`` of the listener.
+        """
         call = _read(args, kwargs, caller)
         if call is None:
             return None
@@ -287,15 +297,21 @@ class RepeatedCalls:
                 if cache is not None:
                     break
         stack = names.begin(frame, inside, codes)
-        ran = run_usual(query, key, value, scale, causal, shared, known.device)
+        factor = query.shape[3] ** -0.5 if scale is None else scale
+        chosen = kernels(known, query, key, value, causal, factor)
+        ran: tuple[Tensor, str, Tensor | None] | None
+        if chosen is None:
+            ran = run_usual(query, key, value, scale, causal, shared, known.device)
+        else:
+            with unwatched():
+                ran = run_as_called(query, key, value, scale, causal, shared, known.device, chosen)
         if ran is None:
             return None
         variables[_ATTENDED] = known.name
         out, kernel, total = ran
         if cache is not None:
             cache = state_of(cache, module, inside, stack) or "nothing"
-        scale = query.shape[3] ** -0.5 if scale is None else scale
-        return _new(RepeatedCall, (known, module, query, key, value, causal, scale, kernel, out, total, cache))
+        return _new(RepeatedCall, (known, module, query, key, value, causal, factor, kernel, out, total, cache))
 
     def leave(self) -> None:
         """Calls are recorded in full from now on, where :class:`ModuleNames` counts them. Count the running ones noted here."""

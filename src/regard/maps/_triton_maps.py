@@ -5,6 +5,7 @@ it fails or disagrees, it is not used again in this process, and the record says
 was not compared.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -13,9 +14,11 @@ from torch import Tensor
 from regard.functional import kernels
 from regard.maps._attention_scores import ALL, AttentionScores, Selection, is_all, selected, shared_heads
 from regard.maps._check import Rounding
+from regard.maps._operator_watch import unwatched
 from regard.maps._overview import FIRST, KeyStatistics, Overview, QueryStatistics, cell_size
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import on_device
+from regard.maps._torch_modes import ModesOff
 from regard.support.tensor_cache import TensorCache
 
 
@@ -237,6 +240,36 @@ def agrees_at_first(record: AttentionRecord, proof: Proof) -> bool:
 def proof_of_weights(given: kernels.ScoreTensors | None, dtype: torch.dtype) -> Proof:
     """The proof of the kernel that writes weights of this dtype."""
     return _proof("weights", given, dtype)
+
+
+def proof_of_own_logsumexp(
+    given: kernels.ScoreTensors, value: Tensor, output: Tensor, dtype: torch.dtype, rows: slice, shift: int
+) -> Proof:
+    """The proof of the kernel that computes the logsumexp itself. At the first use for a kind of calls, a few of these rows are
+    compared with those of the kernel that is given the logsumexp, which was compared with torch.
+
+    Args:
+        shift: the position of query 0 among the keys.
+    """
+    proof = _proof("alone", given, dtype)
+    if proof.agrees is None:
+        some = slice(max(rows.start, rows.stop - 4 * COMPARED), rows.stop)
+        with unwatched(), ModesOff(given.query.device):
+            of_rows = replace(
+                given,
+                query=given.query[:, :, some],
+                logsumexp=given.logsumexp[:, :, some],
+                shift=_shift(given.query.shape[0], shift + some.start, given.query.device),
+            )
+            try:
+                found, expected = (
+                    kernels.write_weights(of_rows, value, output[:, :, some], dtype, alone)[0].float()
+                    for alone in (True, False)
+                )
+                proof.agrees = bool((found - expected).abs().amax() <= 2e-3 + torch.finfo(dtype).eps)
+            except Exception:  # it cannot be compiled here: the model's logsumexp is used instead
+                proof.agrees = False
+    return proof
 
 
 def _proof(what: str, given: kernels.ScoreTensors | None, *more: Any) -> Proof:

@@ -85,9 +85,21 @@ class WeightsPlan:
     __slots__ = ("_kind", "_launch", "_nothing", "count", "device", "dtype", "index", "shape")
 
     def __init__(
-        self, given: ScoreTensors, value: Tensor, output: Tensor, dtype: torch.dtype, rows: slice, shift: int
+        self,
+        given: ScoreTensors,
+        value: Tensor,
+        output: Tensor,
+        dtype: torch.dtype,
+        rows: slice,
+        shift: int,
+        alone: bool = False,
     ) -> None:
-        """``rows``: the range of queries to compute; ``shift`` is added to the shifts of ``given``."""
+        """
+        Args:
+            rows: the range of queries to compute.
+            shift: is added to the shifts of ``given``.
+            alone: whether the kernel computes the logsumexp itself, instead of reading that of ``given``.
+        """
         from regard.functional.kernels._map_write import map_weights
         from regard.functional.kernels._start import Launch
 
@@ -100,9 +112,9 @@ class WeightsPlan:
         programs, constants = math.ceil(queries / height), given.constants
         numbers = (
             queries, keys, heads, heads // key.shape[1], heads // value.shape[1], width, value_width,
-            rows.start, shift, *given.logsumexp.stride(),
+            rows.start, shift, *((0, 0, 0) if alone else given.logsumexp.stride()),
             *given.limits, *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *output.stride()[:3],
-            constants["PADDED"], constants["CAPPED"], constants["SLOPED"], constants["PRECISION"],
+            constants["PADDED"], constants["CAPPED"], constants["SLOPED"], constants["PRECISION"], alone,
             height, columns, constants["BD"], max(16, power_of_two(value_width)),
         )  # fmt: skip
         self.shape, self.dtype, self.count = (batch, heads, queries, keys), dtype, programs * batch * heads
@@ -132,7 +144,7 @@ class WeightsPlan:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        logsumexp: Tensor,
+        logsumexp: Tensor | None,
         output: Tensor,
         weights: Tensor,
         numbers: int,
@@ -144,6 +156,7 @@ class WeightsPlan:
         start at a multiple of 16 bytes, which the compiled kernel assumes.
 
         Args:
+            logsumexp: None if the plan is ``alone``.
             numbers: the address of the numbers.
             stream: the raw handle of the device's stream.
         """
@@ -156,8 +169,9 @@ class WeightsPlan:
                 return False
             launch.run, launch.head = found
             self._nothing = _zeros_on(self.device)
-        places = query.data_ptr(), key.data_ptr(), value.data_ptr(), logsumexp.data_ptr(), output.data_ptr()
         to, nothing = weights.data_ptr(), self._nothing
+        total = nothing if logsumexp is None else logsumexp.data_ptr()
+        places = query.data_ptr(), key.data_ptr(), value.data_ptr(), total, output.data_ptr()
         if (places[0] | places[1] | places[2] | places[3] | places[4] | to | numbers) & 15:
             return False
         launch.run(
@@ -210,16 +224,21 @@ _FIRST_CONSTANT = 28  # from this position on, the numbers are compile-time cons
 
 
 def write_weights(
-    given: ScoreTensors, value: Tensor, output: Tensor, dtype: torch.dtype
+    given: ScoreTensors, value: Tensor, output: Tensor, dtype: torch.dtype, alone: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The weights, and for each program max |weights @ value − output| and the largest error of the logsumexp. The caller
-    reduces these when it reads them, so there is no synchronization here."""
+    reduces these when it reads them, so there is no synchronization here.
+
+    Args:
+        alone: compute the logsumexp instead of reading it. Then it has no error.
+    """
     value, output = rows_of(value), rows_of(output)
     given = replace(given, query=rows_of(given.query), key=rows_of(given.key), logsumexp=_float(given.logsumexp))
-    plan = WeightsPlan(given, value, output, dtype, slice(0, given.query.shape[2]), 0)
+    plan = WeightsPlan(given, value, output, dtype, slice(0, given.query.shape[2]), 0, alone)
     weights = torch.empty(plan.shape, dtype=dtype, device=plan.device)
     numbers = torch.empty((3, plan.count), device=plan.device)
-    plan.start(given.query, given.key, value, given.logsumexp, output, *given.masks, weights, numbers)
+    total = torch.zeros(1, device=plan.device) if alone else given.logsumexp
+    plan.start(given.query, given.key, value, total, output, *given.masks, weights, numbers)
     return weights, numbers[0], numbers[1]
 
 

@@ -1,4 +1,6 @@
-"""Write every weight of a map from queries, keys and the logsumexp of each row, and compare weights @ values with the output."""
+"""Write every weight of a map from queries, keys and the logsumexp of each row, and compare weights @ values with the output.
+
+The logsumexp is that of the model's kernel; or it is computed here, in a first pass over the keys (``ALONE``)."""
 
 import triton
 import triton.language as tl
@@ -23,7 +25,7 @@ def rows_of(
         0.0,
     )
     lse += sequence.to(tl.int64) * lse_item + head.to(tl.int64) * lse_head
-    total = tl.load(lse + (first + rows).to(tl.int64) * lse_token, live, 0.0)
+    total = tl.load(lse + (first + rows).to(tl.int64) * lse_token, live, 0.0).to(tl.float32)
     total = tl.where((total > -1e29) & (total < 1e29), total * LOG2_E, 0.0)
     exists = live
     if PADDED:
@@ -37,15 +39,51 @@ def largest_value(values, part, keys, width, token, mine, BN: tl.constexpr, BV: 
     share = (keys + tl.num_programs(0) - 1) // tl.num_programs(0)
     inside, e = tl.arange(0, BN), tl.arange(0, BV)
     begin, stop = part * share, tl.minimum((part + 1) * share, keys) * mine
-    top, strange = 0.0, 0
+    # One maximum for each place of the tile; they are reduced after the loop, since that needs an exchange between threads.
+    top, strange = tl.zeros([BN, BV], tl.float32), tl.zeros([BN, BV], tl.int32)
     for start in range(begin, stop, BN):
         n = start + inside
         x = tl.load(
             values + n[:, None].to(tl.int64) * token + e[None, :], (n < stop)[:, None] & (e < width)[None, :], 0.0
         ).to(tl.float32)
-        strange = tl.maximum(strange, tl.max(tl.max((x != x).to(tl.int32), 1), 0))
-        top = tl.maximum(top, tl.max(tl.max(tl.where(x == x, tl.abs(x), 0.0), 1), 0))
-    return tl.where(strange > 0, float("nan"), top)
+        strange = strange | (x != x).to(tl.int32)
+        top = tl.maximum(top, tl.where(x == x, tl.abs(x), 0.0))
+    return tl.where(tl.max(tl.max(strange, 1), 0) > 0, float("nan"), tl.max(tl.max(top, 1), 0))
+
+
+@triton.jit
+def logsumexp_of(
+    block, keys_of, none, place, present, begin, end, low, high, keys, width, k_token, slope, scale, softcap, left, right,
+    PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """log₂ Σ 2^score over the keys that each row of a block sees; 1e30 for rows that see none.
+
+    Args:
+        none: 1e30 for rows without a query, else 0.
+        present: which keys exist, if PADDED.
+    """
+    inside, d = tl.arange(0, BN), tl.arange(0, BD)
+    # A maximum and a sum for each place of the tile; they are reduced after the loop.
+    top, sums = tl.full([BM, BN], -1e30, tl.float32), tl.zeros([BM, BN], tl.float32)
+    for start in range(begin, end, BN):
+        columns = start + inside
+        seen = columns < keys
+        tile = tl.load(keys_of + (inside[None, :] * k_token + d[:, None]), seen[None, :] & (d < width)[:, None], 0.0)
+        if PADDED:
+            seen = seen & (tl.load(present + columns, seen, 0) != 0)
+        at_edge = (start + BN > keys) | (start < high - left) | (start + BN - 1 > low + right) | PADDED
+        x = log_weights(
+            block, tile, none, place, columns, keys, seen, slope, scale, softcap, left, right, at_edge,
+            PADDED, CAPPED, SLOPED, PRECISION,
+        )  # fmt: skip
+        larger = tl.maximum(top, x)
+        sums = sums * tl.exp2(top - larger) + tl.exp2(x - larger)
+        top = larger
+        keys_of += BN * k_token
+    highest = tl.max(top, 1)
+    total = highest + tl.log2(tl.sum(sums * tl.exp2(top - highest[:, None]), 1))
+    return tl.where((none == 0.0) & (highest > -1e29), total, 1e30)
 
 
 @triton.jit(do_not_specialize=["first", "moved"])
@@ -54,7 +92,7 @@ def map_weights(
     queries, keys, heads, group, value_group, width, value_width, first, moved,
     lse_item, lse_head, lse_token, scale, softcap, left, right,
     q_item, q_head, q_token, k_item, k_head, k_token, v_item, v_head, v_token, o_item, o_head, o_token,
-    PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
+    PADDED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr, ALONE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     """Write the weights of a block of rows. ``numbers`` of each program: max |weights @ v − out| and |log Σ weights| of its
@@ -63,6 +101,7 @@ def map_weights(
     Args:
         first: the index of the first row to compute; ``queries`` counts the rows to compute.
         moved: is added to the shifts.
+        ALONE: compute the logsumexp here; ``lse`` then is one zero, with strides of 0.
     """
     part, whole = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
     item, head = whole // heads, whole % heads
@@ -83,6 +122,11 @@ def map_weights(
     values_of = v + item.to(tl.int64) * v_item + (head // value_group).to(tl.int64) * v_head
     top = largest_value(values_of, part, keys, value_width, v_token, (head % value_group == 0).to(tl.int32), BN, BV)
     values_of += begin.to(tl.int64) * v_token
+    if ALONE:
+        total = logsumexp_of(
+            block, keys_of, total, place, present_k + item.to(tl.int64) * keys, begin, end, low, high, keys, width, k_token,
+            slope, scale, softcap, left, right, PADDED, CAPPED, SLOPED, PRECISION, BM, BN, BD,
+        )  # fmt: skip
     product, sums = tl.zeros([BM, BV], tl.float32), tl.zeros([BM], tl.float32)
     to = weights + whole.to(tl.int64) * queries * keys + (rows[:, None].to(tl.int64) * keys + inside[None, :])
     nothing = tl.zeros([BM, BN], weights.dtype.element_ty)

@@ -16,6 +16,7 @@ cannot. To support another attention function, write its source and register it 
 from regard.maps.sources._aten_kernels import aten_kernel
 from regard.maps.sources._block_attention import BlockLayers as BlockLayers
 from regard.maps.sources._block_attention import block_layer as block_layer
+from regard.maps.sources._direct_kernels import run_as_called as run_as_called
 from regard.maps.sources._direct_kernels import run_usual as run_usual
 from regard.maps.sources._einsum import einsum_labels as einsum_labels
 from regard.maps.sources._einsum import read_einsum as read_einsum

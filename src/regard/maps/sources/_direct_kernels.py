@@ -65,10 +65,51 @@ def run_usual(
         shared: the argument ``enable_gqa``: query heads share key heads.
         device: the type of the tensors' device.
     """
-    modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
-    if modes or torch._C._are_functorch_transforms_active() or torch.is_autocast_enabled(device):
+    if _changed_by_modes(device):
         return None
     return _run(query, key, value, scale, causal, shared, device)
+
+
+def run_as_called(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None,
+    causal: bool,
+    shared: bool,
+    device: str,
+    chosen: dict[Any, str],
+) -> tuple[Tensor, str, None] | None:
+    """As :func:`run_usual`, without the logsumexp: torch's function chooses and calls the kernel in one step, which takes less
+    time on the host.
+
+    Args:
+        chosen: names of the kernels that torch chose for calls of this form, by torch's settings. New ones are added.
+    """
+    if _changed_by_modes(device):
+        return None
+    settings = (
+        torch._C._get_flash_sdp_enabled(), torch._C._get_mem_efficient_sdp_enabled(), torch._C._get_math_sdp_enabled(),
+        torch._C._get_cudnn_sdp_enabled(), *torch._C._get_sdp_priority_order(), torch._C._get_deterministic_algorithms(),
+        torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad),
+    )  # fmt: skip
+    name = chosen.get(settings)
+    if name is None:
+        choice = torch._fused_sdp_choice(query, key, value, None, 0.0, causal, scale=scale, enable_gqa=shared)
+        name = _NAMES.get((device, choice))
+        if name is None:
+            return None
+        chosen[settings] = name
+    out = torch._C._nn.scaled_dot_product_attention(
+        query, key, value, None, 0.0, causal, scale=scale, enable_gqa=shared
+    )
+    return out, name, None
+
+
+def _changed_by_modes(device: str) -> bool:
+    """Whether a mode may change what a call does: then the call that the model made must be left as it is."""
+    modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
+    return bool(modes) or torch._C._are_functorch_transforms_active() or torch.is_autocast_enabled(device)
 
 
 def _run(
