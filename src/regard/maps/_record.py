@@ -331,7 +331,8 @@ class AttentionRecord:
 
     @property
     def logsumexp_residual(self) -> float | None:
-        """max |logsumexp of the scores − the kernel's own|; None if the kernel returns none."""
+        """max |logsumexp of the scores − the kernel's own|; None if the kernel returned none, or was not asked for it: that takes
+        time on the host, and short maps on a GPU are limited by it."""
         return None if self.check.logsumexp_error is None else float(self.check.logsumexp_error)
 
     @property

@@ -87,7 +87,8 @@ def cifar10_96() -> Recipe:
 def cifar10_best() -> Recipe:
     """97 %: the network of ``cifar10-96``, 300 epochs, TrivialAugment and cutmix.
 
-    Expected: not measured yet.
+    Expected: test accuracy 97.23 ± 0.06 % (97.49 % with flip averaging) in 449 s of training on one NVIDIA H200, three
+    seeds (benchmarks/results/cifar10-best-h200-2026-11-18.json). Compilation takes 35 s.
     Command: ``regard train cifar10-best``
     """
     return replace(
