@@ -92,7 +92,8 @@ def test_overview(case, dtype):
 @pytest.mark.parametrize("rows", [None, -1, slice(3, 40), [0, 7]])
 @pytest.mark.parametrize("tokens", [64, 70])
 def test_calls_like_earlier_ones(rows, tokens, monkeypatch):
-    """From the second pass on a call is recognized, and its map is written in short: the same map, residual and row."""
+    """From the second pass on a call is recognized, and its map is written in short: the same map, residual and row. Its kernel
+    computes the logsumexp itself, so weights differ by rounding."""
     took = []
     original = regard.maps._capture.Capture.took
     monkeypatch.setattr(
@@ -108,11 +109,14 @@ def test_calls_like_earlier_ones(rows, tokens, monkeypatch):
         assert found.agrees
         passes.append((found.weights, found.residual, maps.records[0].rows))
     assert any(took) == (not isinstance(rows, list))  # rows with gaps are taken the whole way
+    plans = [plan for plan in regard.maps._quick_calls._plans.values() if plan.shape[3] == tokens]
+    assert isinstance(rows, list) or any(plan.alone and plan.kernels for plan in plans)
     monkeypatch.setattr(regard.maps._capture.Capture, "took", lambda self, *call: False)
+    monkeypatch.setattr(regard.maps._capture.Capture, "kernels_without_logsumexp", lambda self, *call: None)
     for x, (weights, residual, chosen) in zip(inputs, passes, strict=True):
         with torch.no_grad(), regard.capture(layer, rows=rows) as maps:
             layer(x)
         (found,) = maps.values()
-        assert found.weights.equal(weights)
-        assert found.residual == residual
+        torch.testing.assert_close(found.weights, weights, atol=1e-5, rtol=1e-3)
+        assert found.residual == pytest.approx(residual, abs=1e-3)
         assert maps.records[0].rows == chosen
