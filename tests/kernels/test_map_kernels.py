@@ -495,3 +495,17 @@ def test_torch_is_asked_for_its_kernel_once_for_all_calls_of_a_form(started_at_o
         assert kernel_of_pass() != usual
     assert asked
     assert kernel_of_pass() == usual
+
+
+def test_calls_that_cannot_be_started_at_once_are_asked_for_their_logsumexp(started_at_once, monkeypatch):
+    model, x = Layers().eval(), torch.randn(2, 20, 32)
+    for _ in range(3):
+        with torch.inference_mode(), regard.capture(model) as maps:
+            model(x)
+    assert all(record.logsumexp_residual is None for record in maps.records)
+    monkeypatch.setattr(_map_launch.WeightsPlan, "start_at_once", lambda *_: False)  # as if addresses were not aligned
+    with torch.inference_mode(), regard.capture(model) as maps:
+        for _ in range(3):
+            model(x)
+    assert maps.residual < 1e-4
+    assert [record.logsumexp_residual is None for record in maps.records] == [True] + 5 * [False]

@@ -185,6 +185,8 @@ class QuickCalls:
         # Memory for the next maps, for one plan and one CUDA stream: allocating it together takes less time.
         self._rooms: tuple[WritePlan, int, list[Tensor]] | None = None
         self._next: WritePlan | None = None  # the plan of the call that is about to run
+        # Plans, by id, that did not fit a call because of its strides or addresses: such calls are asked for their logsumexp.
+        self._refused: dict[int, WritePlan] = {}
 
     def kernels_without_logsumexp(
         self, known: KnownSite, query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
@@ -194,7 +196,7 @@ class QuickCalls:
         if plan is None and query.shape[2] == 1:
             plan = _plans.get(self._like(query, key, value, causal, scale))
         self._next = plan
-        if plan is None or not plan.alone or not self._fits(plan):
+        if plan is None or not plan.alone or id(plan) in self._refused or not self._fits(plan):
             return None
         return plan.kernels
 
@@ -213,17 +215,18 @@ class QuickCalls:
         """Write the map of a call. False if this is not possible: then its record is made, and the map built from it."""
         known, _, _, _, _, _, _, kernel, output, total, cache = call
         plan = self._next or self._find_plan(call)
-        if plan is None or output.stride() != plan.output:
+        if plan is None or not self._fits(plan):
             return False
-        if not plan.alone and (total is None or total.stride() != plan.total):
-            return False
-        if not self._fits(plan):
-            return False
-        try:
-            written = self._on_cpu(plan, call) if plan.weights is None else self._by_kernel(plan, plan.weights, call)
-        except Exception:  # most likely too little memory, which the usual way will report
-            return False
+        written = None
+        if output.stride() == plan.output and (plan.alone or (total is not None and total.stride() == plan.total)):
+            try:
+                written = (
+                    self._on_cpu(plan, call) if plan.weights is None else self._by_kernel(plan, plan.weights, call)
+                )
+            except Exception:  # most likely too little memory, which the usual way will report
+                return False
         if written is None:
+            self._refused[id(plan)] = plan
             return False
         self._storage.used += plan.size
         kept = _new(KeptCall, (known, plan, self._options, *written, kernel, cache, moment))
