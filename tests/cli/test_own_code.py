@@ -112,6 +112,26 @@ def test_one_of_several_by_name(tmp_path):
         load_recipe("two.py")
 
 
+def test_a_file_that_was_edited_is_read_again(tmp_path):
+    text = (
+        "import dataclasses, regard\nfrom regard.training import Recipe\n"
+        "def own() -> Recipe:\n    return dataclasses.replace(regard.recipes.get('demo'), epochs=3)\n"
+    )
+    file = tmp_path / "edited.py"
+    file.write_text(text)
+    assert load_recipe("edited.py").epochs == 3
+    file.write_text(text.replace("epochs=3", "epochs=4"))  # of the same length, within the same second
+    assert load_recipe("edited.py").epochs == 4
+    file.write_text(text.replace("epochs=3", "epochs=1/0"))
+    with pytest.raises(OwnCodeError, match="ZeroDivisionError"):
+        load_recipe("edited.py")
+    file.write_text("an error\n")
+    with pytest.raises(OwnCodeError, match="SyntaxError"):
+        load_recipe("edited.py")
+    file.write_text(text)
+    assert load_recipe("edited.py").epochs == 3
+
+
 def test_smoke_sizes_follow_the_typed_ones(capsys):
     """The width that ``--smoke`` chooses fits the heads that were typed."""
     assert main(["train", "fashion-vit", "--smoke", *OPTIONS, "--folder", "run", "--network.heads", "3"]) == 0

@@ -175,6 +175,8 @@ class TestProblems:
             ({"train/a": 3, "train/b": 3, "test/c": 1}, "images of 'c' for validation or test, but none for training"),
             ({"test/a": 3, "test/b": 3}, "no folder train/"),
             ({"train/a": 2, "training/a": 2}, "several folders for one part"),
+            ({"boat": 2, "train": 2}, "train has images, like a class, beside boat; .* move all classes into a folder"),
+            ({"exam": 2, "test": 2}, "test has images, like a class, beside exam"),
         ],
     )
     def test_refused(self, tmp_path, counts, message):

@@ -126,11 +126,15 @@ class _Looker:
         if self.takes == "image":
             try:
                 return show(maps, image=given).payload
-            except ValueError:  # no map has a known grid, so patches cannot be placed on the image
+            except ValueError as error:  # no map has a known grid, so patches cannot be placed on the image
+                maps.notes.append(f"the attention is not shown on the image: {error}")
                 return show(maps).payload
         try:
             return show(maps, tokens=tokens).payload
-        except ValueError:  # as many maps of another length
+        except ValueError as error:
+            if tokens is None:
+                raise
+            maps.notes.append(f"token names are not shown: {error}")
             return show(maps).payload
 
     def _answer(self, output: Any) -> dict[str, Any]:

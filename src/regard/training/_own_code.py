@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import linecache
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from regard.training._recipe import Recipe
 REMEMBERED = "own_code.json"
 LARGEST_NOTE = 2**20
 _FILES: dict[str, ModuleType] = {}
+_DIGESTS: dict[str, str] = {}  # of the text of each of these files when it was read
 
 
 class OwnCodeError(UnusableInputError):
@@ -138,27 +140,36 @@ def _remembered() -> list[str]:
 
 
 def _import_file(path: Path) -> ModuleType:
+    """Import a file, again if its text has changed since: in a notebook, a recipe is edited and loaded in one process."""
     path = path.expanduser().absolute()
-    if str(path) in _FILES:
-        return _FILES[str(path)]
+    known = _FILES.get(str(path))
     if not path.is_file():
+        if known is not None:
+            return known
         raise OwnCodeError(f"there is no file {path}")
+    text = path.read_bytes()
+    digest = hashlib.sha256(text).hexdigest()
+    if known is not None and _DIGESTS[str(path)] == digest:
+        return known
     name = f"{path.stem.replace('-', '_')}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None  # the name ends in .py
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     folder = str(path.parent)
     sys.path.insert(0, folder)  # like a script, it can import modules in its folder
     try:
-        spec.loader.exec_module(module)
+        # Not by the loader: it may take compiled code of the old text, if that has the same length and time.
+        exec(compile(text, path, "exec", dont_inherit=True), vars(module))
     except BaseException:
         del sys.modules[name]
+        if known is not None:
+            sys.modules[name] = known
         raise
     finally:
         sys.path.remove(folder)
-    _FILES[str(path)] = module
+    linecache.checkcache(str(path))  # so that tracebacks show the new text
+    _FILES[str(path)], _DIGESTS[str(path)] = module, digest
     return module
 
 

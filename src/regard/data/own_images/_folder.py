@@ -61,6 +61,13 @@ def list_files(folder: Path) -> tuple[list[ImageFile], list[str]]:
     """The images of a folder in a fixed order, and the names of the other files."""
     names = {path.name: path for path in _folders(folder)}
     named = {path: PART_NAMES[name.lower()] for name, path in names.items() if name.lower() in PART_NAMES}
+    others = sorted(name for name, path in names.items() if path not in named)
+    for path in named:
+        if others and not _folders(path) and _images(folder, path)[0]:
+            raise UnsuitableDataError(
+                f"{path} has images, like a class, beside {listed(others)}; but a folder {path.name}/ is a part of the data "
+                f"and has folders of classes: if it is a class, move all classes into a folder {folder / 'train'}"
+            )
     if named and "train" not in named.values():
         raise UnsuitableDataError(f"{folder} has {listed(sorted(path.name for path in named))}, but no folder train/")
     if len(set(named.values())) < len(named):
