@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, compress, repeat
-from operator import attrgetter, call, itemgetter, methodcaller
+from operator import attrgetter, call, is_, itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +27,8 @@ class ModelForm(NamedTuple):
         modules: weak references to all modules, each once, in the order of their paths.
         paths: the paths of the modules, in the same order.
         holding: whether to compare a module's children. torch's own modules without children never get any.
-        children: the ids and the names of the children of these modules, in one list each.
+        children: the names of the children of these modules, in one list.
+        child: picks these children, in the same order, from a list of ``modules`` and None.
         path_of: the path of a module, by its id.
         root: the name of the model itself.
         is_wrapped: whether wrappers such as ``torch.compile`` add parts to the paths.
@@ -37,7 +38,8 @@ class ModelForm(NamedTuple):
     modules: list[weakref.ref[nn.Module]]
     paths: list[str]
     holding: list[bool]
-    children: tuple[list[int], list[str]]
+    children: list[str]
+    child: Callable[[list[Any]], tuple[Any, ...]]
     path_of: dict[int, str]
     root: str
     is_wrapped: bool
@@ -46,10 +48,17 @@ class ModelForm(NamedTuple):
     def names_if_same(self, model: nn.Module) -> ModuleNames | None:
         """The names of the model's modules if the model is unchanged; else None."""
         modules: list[Any] = list(map(call, self.modules))
-        if modules[0] is not model or None in modules:
+        if modules[0] is not model:
             return None
-        variables = list(map(_VARIABLES, modules))
-        if _children(compress(variables, self.holding)) != self.children:
+        try:
+            variables = list(map(_VARIABLES, modules))
+        except AttributeError:  # None in place of a module that was freed
+            return None
+        inner = list(map(_MODULES, compress(variables, self.holding)))
+        if list(chain.from_iterable(inner)) != self.children:
+            return None
+        # Each child has a name, so there are as many as before.
+        if not all(map(is_, chain.from_iterable(map(_VALUES, inner)), self.child([*modules, None]))):
             return None
         if not self.fingerprint.matches(modules, variables):
             return None
@@ -66,17 +75,13 @@ def form_of(model: nn.Module, names: ModuleNames) -> ModelForm | None:
         return None
     kinds: list[Any] = list(map(type, modules))
     holding = [bool(module._modules) or not _about(kind)[0] for module, kind in zip(modules, kinds, strict=True)]
-    children = _children(compress(map(vars, modules), holding))
+    inner = [module._modules for module in compress(modules, holding)]
+    places = {id(module): place for place, module in enumerate([*modules, None])}
+    child = _getter([places[id(found)] for children in inner for found in children.values()] or [0])
     return ModelForm(
-        list(map(weakref.ref, modules)), list(names.modules), holding, children, names.paths, names.root,
-        names.is_wrapped, fingerprint,
+        list(map(weakref.ref, modules)), list(names.modules), holding, list(chain.from_iterable(inner)), child,
+        names.paths, names.root, names.is_wrapped, fingerprint,
     )  # fmt: skip
-
-
-def _children(holding: Iterable[dict[str, Any]]) -> tuple[list[int], list[str]]:
-    """The ids and the names of all children, from the ``__dict__`` of each module."""
-    inner = list(map(_MODULES, holding))
-    return list(map(id, chain.from_iterable(map(_VALUES, inner)))), list(chain.from_iterable(inner))
 
 
 @lru_cache(4096)
@@ -103,8 +108,7 @@ class Fingerprint:
         self._stating = [not _about(kind)[0] for kind in self._kinds]
         stating = list(compress(variables, self._stating))
         self._sizes = list(map(len, stating))
-        self._attributes = [[name for name in of if name not in _OF_ALL] for of in stating]
-        self._get = [_getter(names) for names in self._attributes]
+        self._get = [_getter([name for name in of if name not in _OF_ALL] or ["training"]) for of in stating]
         values = self._values(stating)
         self._types = list(map(type, values))
         self._is_number = list(map(_NUMBERS.__contains__, self._types))
@@ -139,11 +143,13 @@ def fingerprint_of(modules: Iterable[nn.Module]) -> Fingerprint | None:
     return None if unseen or not all("training" in vars(module) for module in modules) else Fingerprint(modules)
 
 
-def _getter(names: list[str]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
-    """A function that returns these variables as a tuple."""
-    if len(names) > 1:
-        return itemgetter(*names)
-    return lambda variables: tuple(variables[name] for name in names)
+def _getter(keys: list[Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function, which runs in C, that returns these elements of a dictionary or a list as a tuple: a single one twice.
+
+    >>> _getter(["a"])({"a": 1, "b": 2}), _getter([2, 0])(["x", "y", "z"])
+    ((1, 1), ('z', 'x'))
+    """
+    return itemgetter(*keys) if len(keys) > 1 else itemgetter(*keys, *keys)
 
 
 def _common(variables: list[dict[str, Any]]) -> tuple[list[Any], list[tuple[int, ...]]]:
@@ -173,4 +179,4 @@ _OF_ALL = frozenset(vars(nn.Module()))
 _CONFIG = itemgetter("config")
 _TRAINING, _BEFORE, _AFTER = itemgetter("training"), itemgetter("_forward_pre_hooks"), itemgetter("_forward_hooks")
 _FORWARD = attrgetter("forward")
-_VARIABLES, _MODULES, _VALUES = attrgetter("__dict__"), itemgetter("_modules"), methodcaller("values")
+_VARIABLES, _MODULES, _VALUES = attrgetter("__dict__"), itemgetter("_modules"), dict.values
