@@ -10,8 +10,8 @@ This module is below all layers: it knows neither them nor :mod:`regard.maps`, w
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -35,8 +35,8 @@ class Observer(Protocol):
 # Listeners belong to one thread (or task). The flag is a plain boolean for all threads, because a compiled graph can
 # guard on it: without listeners the whole call is compiled away.
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("regard_observers", default=())
-_hidden: ContextVar[bool] = ContextVar("regard_hidden", default=False)
-_grid: ContextVar[Grid | None] = ContextVar("regard_grid", default=None)
+HIDDEN: ContextVar[bool] = ContextVar("regard_hidden", default=False)
+GRID: ContextVar[Grid | None] = ContextVar("regard_grid", default=None)
 _lock = threading.Lock()
 _listeners = 0
 _listening = False
@@ -103,7 +103,7 @@ def _tell(
     about: dict[str, Any],
 ) -> Tensor:
     found = unobserved(output) if callable(output) else output
-    if _hidden.get():
+    if HIDDEN.get():
         return found
     for observer in _observers.get():
         found = observer.observed(module, found, weights, **about)
@@ -118,11 +118,11 @@ def unobserved(function: Callable[..., Result], *args: Any) -> Result:
     """
     if not _listening:
         return function(*args)
-    token = _hidden.set(True)
+    token = HIDDEN.set(True)
     try:
         return function(*args)
     finally:
-        _hidden.reset(token)
+        HIDDEN.reset(token)
 
 
 def on_grid(grid: Grid, function: Callable[..., Result], /, *args: Any, **options: Any) -> Result:
@@ -135,35 +135,46 @@ def on_grid(grid: Grid, function: Callable[..., Result], /, *args: Any, **option
     """
     if not _listening:
         return function(*args, **options)
-    token = _grid.set(grid)
+    token = GRID.set(grid)
     try:
         return function(*args, **options)
     finally:
-        _grid.reset(token)
+        GRID.reset(token)
 
 
 def is_hidden() -> bool:
     """Whether :func:`unobserved` is running: what is computed now is not attention by itself."""
-    return _hidden.get()
+    return HIDDEN.get()
 
 
 def current_grid() -> Grid | None:
     """The grid of the innermost :func:`on_grid`, if there is one."""
-    return _grid.get()
+    return GRID.get()
 
 
-@contextmanager
-def listen(observer: Observer) -> Iterator[None]:
-    """Pass every :func:`observe` of this thread to ``observer``, inside the block. Of nested ones the outer comes first."""
-    global _listeners, _listening
-    with _lock:
-        _listeners += 1
-        _listening = True
-    token = _observers.set((*_observers.get(), observer))
-    try:
-        yield
-    finally:
-        _observers.reset(token)
+class _Listening:
+    """See :func:`listen`. A class takes less time than a generator with ``contextmanager``."""
+
+    __slots__ = ("_observer", "_token")
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def __enter__(self) -> None:
+        global _listeners, _listening
+        with _lock:
+            _listeners += 1
+            _listening = True
+        self._token = _observers.set((*_observers.get(), self._observer))
+
+    def __exit__(self, *error: object) -> None:
+        global _listeners, _listening
+        _observers.reset(self._token)
         with _lock:
             _listeners -= 1
             _listening = _listeners > 0
+
+
+def listen(observer: Observer) -> AbstractContextManager[None]:
+    """Pass every :func:`observe` of this thread to ``observer``, inside the block. Of nested ones the outer comes first."""
+    return _Listening(observer)

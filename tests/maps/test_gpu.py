@@ -95,10 +95,9 @@ def test_calls_like_earlier_ones(rows, tokens, monkeypatch):
     """From the second pass on a call is recognized, and its map is written in short: the same map, residual and row. Its kernel
     computes the logsumexp itself, so weights differ by rounding."""
     took = []
-    original = regard.maps._capture.Capture.took
-    monkeypatch.setattr(
-        regard.maps._capture.Capture, "took", lambda self, *call: took.append(original(self, *call)) or took[-1]
-    )
+    quick = regard.maps._quick_calls.QuickCalls
+    original = quick.take
+    monkeypatch.setattr(quick, "take", lambda self, *call: took.append(original(self, *call)) or took[-1])
     layer = regard.MultiHeadAttention(64, 4).cuda().bfloat16()
     inputs = [torch.randn(2, tokens, 64, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
     passes = []
@@ -111,8 +110,8 @@ def test_calls_like_earlier_ones(rows, tokens, monkeypatch):
     assert any(took) == (not isinstance(rows, list))  # rows with gaps are taken the whole way
     plans = [plan for plan in regard.maps._quick_calls._plans.values() if plan.shape[3] == tokens]
     assert isinstance(rows, list) or any(plan.alone and plan.kernels for plan in plans)
-    monkeypatch.setattr(regard.maps._capture.Capture, "took", lambda self, *call: False)
-    monkeypatch.setattr(regard.maps._capture.Capture, "kernels_without_logsumexp", lambda self, *call: None)
+    monkeypatch.setattr(quick, "take", lambda self, *call: False)
+    monkeypatch.setattr(quick, "kernels_without_logsumexp", lambda self, *call: None)
     for x, (weights, residual, chosen) in zip(inputs, passes, strict=True):
         with torch.no_grad(), regard.capture(layer, rows=rows) as maps:
             layer(x)

@@ -43,6 +43,20 @@ def first_argument(frame: FrameType) -> Any:
     return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
 
 
+# By the id of the code object, which is kept alive. Hashing a code object takes longer than looking at its names.
+_variables: dict[tuple[int, tuple[str, ...]], tuple[CodeType, list[str]]] = {}
+
+
+def local_variables(code: CodeType, names: tuple[str, ...]) -> list[str]:
+    """Those of the names that are local variables of a function."""
+    found = _variables.get((id(code), names))
+    if found is None:
+        if len(_variables) > _MOST:  # functions that are created anew at each call
+            _variables.clear()
+        found = _variables[id(code), names] = code, [name for name in names if name in code.co_varnames]
+    return found[1]
+
+
 def from_compiled_code(frames: list[FrameType]) -> bool:
     """Whether one of these frames is compiled code that runs as Python while it is intercepted.
 
@@ -89,13 +103,14 @@ class CallStack(NamedTuple):
 
 
 USUAL = CallStack(False, False, False)
-_known_stacks: dict[tuple[int, ...], CallStack] = {}
+KNOWN_STACKS: dict[tuple[int, ...], CallStack] = {}  # by the ids of their code objects, see call_stack_of
 
 
 def call_stack_of(
     numbers: tuple[int, ...], call: FrameType, inside: list[FrameType], run: FrameType | None
 ) -> CallStack:
-    """The call stack from inside the call of a module outwards, up to the call of the whole model.
+    """The call stack from inside the call of a module outwards, up to the call of the whole model. It is kept in
+    :data:`KNOWN_STACKS`, where the caller has looked for it.
 
     Args:
         numbers: the ids of the code objects of all these functions.
@@ -103,15 +118,13 @@ def call_stack_of(
         inside: the frames inside of it.
         run: the frame of the model's call; None if it is not known.
     """
-    found = _known_stacks.get(numbers)
-    if found is None:
-        if len(_known_stacks) >= _MOST:
-            _known_stacks.clear()
-        around, frame = [], call
-        while frame is not run:
-            around.append(frame.f_code)
-            if frame.f_back is None:
-                break
-            frame = frame.f_back
-        found = _known_stacks[numbers] = CallStack.of(around, [frame.f_code for frame in inside])
+    if len(KNOWN_STACKS) >= _MOST:
+        KNOWN_STACKS.clear()
+    around, frame = [], call
+    while frame is not run:
+        around.append(frame.f_code)
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    found = KNOWN_STACKS[numbers] = CallStack.of(around, [frame.f_code for frame in inside])
     return found

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -18,14 +18,13 @@ from torch import Tensor, nn
 from regard.maps._attention_scores import ALL
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
-from regard.maps._interception import intercept
+from regard.maps._interception import Interceptor, intercept
 from regard.maps._keeping import OverviewOptions
 from regard.maps._layout import Layout, check_grid
 from regard.maps._learning import LearningInterceptor
 from regard.maps._module_names import ModuleNames
 from regard.maps._quick_calls import QuickCalls, QuickOptions
 from regard.maps._record import AttentionRecord, Check, Missed
-from regard.maps._repeated_calls import KnownSite, RepeatedCall
 from regard.maps._revisions import Revisions
 from regard.maps._segments import image_tokens_of
 from regard.maps._selection import Rows, check_patterns, check_selection, matches, numbers_of, select
@@ -40,7 +39,7 @@ class Capture(Revisions):
     """What :func:`capture` returns: a context manager that gives the :class:`Maps`.
 
     It is the listener of an interceptor: :meth:`attended` receives the record of each attention, builds what is kept, and
-    adds it to the maps. Calls like earlier ones go to :meth:`took`, which is faster.
+    adds it to the maps. Calls like earlier ones go to :attr:`repeats`, which is faster.
     """
 
     model: nn.Module
@@ -69,7 +68,8 @@ class Capture(Revisions):
         usual = all(option is None for option in others)
         keep = self.maps.keep
         self._quick = QuickCalls(self._options, self.storage, self.chunk_bytes, keep) if usual else None
-        self._stack = ExitStack()
+        self.repeats = self._quick
+        self._interception: AbstractContextManager[Interceptor] | None = None
         self._names: ModuleNames | None = None
         self._skipped: set[str] = set()
         self._waiting: dict[str, Tensor] = {}  # weights that reduce= will fold, when they can no longer change
@@ -80,7 +80,8 @@ class Capture(Revisions):
     def __enter__(self) -> Maps:
         if self._names is not None:
             raise RuntimeError("this capture was already used: write `with regard.capture(model) as maps:` again")
-        interceptor = self._stack.enter_context(intercept(self.model, self, by=LearningInterceptor))
+        self._interception = intercept(self.model, self, by=LearningInterceptor)
+        interceptor = self._interception.__enter__()
         self._names = interceptor.names
         expected = interceptor.expected if isinstance(interceptor, LearningInterceptor) else 0
         if self._quick is not None:
@@ -101,7 +102,8 @@ class Capture(Revisions):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stack.close()
+        if self._interception is not None:
+            self._interception.__exit__(None, None, None)
         if self.projections is not None:
             self.projections.close()
         for name in list(self._waiting):
@@ -137,15 +139,6 @@ class Capture(Revisions):
 
     def noted(self, name: str, note: str) -> None:
         self._noted.setdefault(note, {})[name] = None
-
-    def kernels_without_logsumexp(
-        self, known: KnownSite, query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
-    ) -> dict[Any, str] | None:
-        quick = self._quick
-        return None if quick is None else quick.kernels_without_logsumexp(known, query, key, value, causal, scale)
-
-    def took(self, call: RepeatedCall, moment: tuple[int, int]) -> bool:
-        return self._quick is not None and self._quick.take(call, moment)
 
     def attended(self, record: AttentionRecord) -> None:
         """Build what is kept of this attention, drop the tensors of the model, and add the record to the maps."""
@@ -220,7 +213,9 @@ class Capture(Revisions):
         """Warn about maps that do not agree with the model, that were dropped, or that are missing altogether."""
         if self._quick is not None:
             self._quick.fetch()
-        Check.fetch([record.check for found in self.maps.values() for record in found.made])
+        checks = [record.check for found in self.maps.values() for record in found.made]
+        if checks:
+            Check.fetch(checks)
         wrong = [name for name, found in self.maps.items() if not found.agrees]
         if wrong:
             warnings.warn(

@@ -5,13 +5,16 @@ writes three numbers. Many calls share a buffer, because allocating and copying 
 time on the host.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from regard.maps._torch_modes import leave_inference_mode
+
 _FIRST, _MOST_BYTES = 16, 2**20  # calls that the first buffer holds, and bytes of the largest buffer
 _NOTHING = torch.empty(0)
+_new: Any = tuple.__new__  # the constructor of a named tuple is slower
 
 
 class CheckNumbers(NamedTuple):
@@ -39,9 +42,9 @@ class CheckNumbers(NamedTuple):
     @property
     def values(self) -> tuple[float, float, float]:
         """The three numbers. Before :meth:`CheckBuffers.fetch` this synchronizes with the device."""
-        if self.buffer.host is not None:
-            error, log_error, largest = self.buffer.host[self.number]
-            return error, log_error, largest
+        host = self.buffer.host
+        if host is not None:
+            return tuple(host[self.number])  # type: ignore[return-value]
         error, log_error, largest = (float(x.amax()) for x in self.tensors)
         return error, log_error, largest
 
@@ -83,14 +86,20 @@ class CheckBuffers:
             buffer: _Buffer | None = latest[3]
         else:
             buffer = self._open.get((device, stream, count))
+            self._latest = None if buffer is None else (device, stream, count, buffer)
         if buffer is None or buffer.used == buffer.capacity or buffer.host is not None:
             capacity = _FIRST if buffer is None else 4 * buffer.capacity
-            with torch.inference_mode(False):
+            left = leave_inference_mode()
+            try:
                 buffer = self._open[device, stream, count] = _Buffer(count, capacity, device)
+            finally:
+                if left is not None:
+                    left.__exit__(None, None, None)
             self._buffers.append(buffer)
-        self._latest = device, stream, count, buffer
-        buffer.used += 1
-        return tuple.__new__(CheckNumbers, (buffer, buffer.used - 1))  # the constructor of a named tuple is slower
+            self._latest = device, stream, count, buffer
+        number = buffer.used
+        buffer.used = number + 1
+        return _new(CheckNumbers, (buffer, number))  # type: ignore[no-any-return]
 
     def fetch(self) -> None:
         """Copy all numbers to the host, with one copy from each device. This synchronizes."""

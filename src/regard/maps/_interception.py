@@ -19,10 +19,10 @@ from regard.maps._interceptor_parts import InterceptorParts
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite
 from regard.maps._monkey_patches import (
+    Patched,
     compiled_as_called,
     outer_interceptors,
     overrides,
-    patched,
     paused,
     without_interceptors,
 )
@@ -375,7 +375,7 @@ def intercept(
         by: the class of the interceptor.
     """
     interceptor = by(model, listener, keeps_path)
-    with patched(interceptor), listen(interceptor), interceptor:
+    with Patched(interceptor), listen(interceptor), interceptor:
         try:
             yield interceptor
         finally:

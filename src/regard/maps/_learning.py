@@ -70,7 +70,8 @@ class LearningInterceptor(Interceptor):
         self._modules: ModuleWatch | None = None
         self._began = False
         self._seen: set[str] = set()  # modules that attended while the function mode was on
-        self._repeated = RepeatedCalls(self.names, self.layouts)
+        self._repeated = RepeatedCalls(self.names, self.layouts, listener.wants, listener.repeats)
+        self._take = None if listener.repeats is None else listener.repeats.take
         self._call: Call | None = None  # the call that is being recorded
         # Name, output and values of the latest call that was recorded as a repeated one, without following its output.
         self._latest: tuple[str, weakref.ref[Tensor], weakref.ref[Tensor]] | None = None
@@ -126,10 +127,7 @@ class LearningInterceptor(Interceptor):
 
     def attention_called(self, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> Tensor | None:
         """Run a call of attention that repeats an earlier one, record it and return its output; None for other calls."""
-        if in_backward():
-            return None
-        listener = self.listener
-        found = self._repeated.run(args, kwargs, caller, listener.wants, listener.kernels_without_logsumexp)
+        found = None if in_backward() else self._repeated.run(args, kwargs, caller)
         return None if found is None else self._repeat(found)
 
     def operator_called(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -158,12 +156,12 @@ class LearningInterceptor(Interceptor):
 
     def _repeat(self, call: RepeatedCall) -> Tensor:
         """Pass a repeated call to the listener, and return its output."""
-        name, moment, out = call.known.name, (self.names.run, self._count), call.output
+        name, moment, out, value = call.known.name, (self.names.run, self._count), call.output, call.value
         self._count += 1
         self._accounted.add(name)
         self._last_output = weakref.ref(out)
-        self._latest = (name, self._last_output, weakref.ref(call.value))
-        if not self.listener.took(call, moment):
+        self._latest = (name, self._last_output, weakref.ref(value))
+        if self._take is None or not self._take(call, moment):
             record = call.record()
             record.moment = moment
             with unwatched(), torch._C.DisableTorchFunction(), paused():

@@ -8,7 +8,7 @@ from torch import Tensor
 from regard.maps._contributions import ProjectionWatch
 from regard.maps._joining import Joint
 from regard.maps._record import AttentionRecord
-from regard.maps._repeated_calls import KnownSite, RepeatedCall
+from regard.maps._repeated_calls import RepeatedListener
 
 
 class RecordListener:
@@ -20,9 +20,11 @@ class RecordListener:
     Attributes:
         lost: attention that could not be recorded, with the reason.
         projections: sees the matrix products of the model, to find output projections; None if not needed.
+        repeats: takes calls that repeat earlier ones, without their records; None if :meth:`attended` takes all.
     """
 
     projections: ProjectionWatch | None = None
+    repeats: RepeatedListener | None = None
 
     def __init__(self) -> None:
         self.lost: list[str] = []
@@ -34,21 +36,6 @@ class RecordListener:
     def attended(self, record: AttentionRecord) -> Tensor | None:
         """Take a record. A returned tensor, in the layout of ``record.running.output``, replaces the output."""
         return None
-
-    def kernels_without_logsumexp(
-        self, known: KnownSite, query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
-    ) -> dict[Any, str] | None:
-        """Whether :meth:`took` can do without the logsumexp of this call, which then runs faster. If so, the names of the
-        kernels that torch is known to choose for such calls (see ``run_as_called``); else None."""
-        return None
-
-    def took(self, call: RepeatedCall, moment: tuple[int, int]) -> bool:
-        """A call that repeats an earlier one ran. Return True if the listener needs no record of it; else its record follows.
-
-        Args:
-            moment: the number of the model's run, and of the attention, as in :class:`AttentionRecord`.
-        """
-        return False
 
     def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
         """Attention of this name cannot be recorded."""

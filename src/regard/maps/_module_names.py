@@ -13,19 +13,21 @@ from typing import Any
 from torch import nn
 
 from regard.maps._call_stack import (
+    KNOWN_STACKS,
     USUAL,
     CallStack,
     call_stack_of,
     first_argument,
     frames_from,
     from_compiled_code,
+    local_variables,
     model_frames,
 )
 
 # Parts of a path that wrappers add.
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
-_GRIDS = "image_grid_thw"  # the argument with the grids of images, in Qwen-VL
+_GRIDS = ("image_grid_thw",)  # the argument with the grids of images, in Qwen-VL
 CALL = nn.Module._wrapped_call_impl.__code__  # the code of ``module(…)``: a frame with it is a call of a module
 _COMPILER = "torch._dynamo.eval_frame"
 _MOST = 4096  # facts that are kept: sequences of many lengths add many
@@ -115,6 +117,9 @@ class ModuleNames:
         paths: the paths of all modules, by id.
         is_wrapped: whether wrappers such as ``torch.compile`` add parts to the paths.
         remembered: a cache for answers that do not change while the model is intercepted, see :class:`CallSite`.
+        run: the number of the current run of the model, from 0.
+        running: calls of modules whose attention was counted, some of which may have ended: frame, name, how often. Holding a
+            frame keeps it from being reused.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -145,10 +150,9 @@ class ModuleNames:
         """Set what changes while the model runs."""
         self._parents: dict[str, list[nn.Module]] = {}
         self.remembered: dict[Any, Any] = {}
-        # Calls of modules that attended and still run: frame, name, how often. Holding a frame keeps it from being reused.
-        self._running: list[tuple[FrameType, str, int]] = []
-        # The outermost frame of the model's latest run, and the number of this run.
-        self._run: tuple[FrameType, int] | None = None
+        self.running: list[tuple[FrameType, str, int]] = []
+        self._outermost: FrameType | None = None  # the outermost frame of the model's latest run
+        self.run = 0
         self._outside = USUAL  # what the functions around this run say
         # The grids of the images with which the latest run was called, if it has such an argument.
         self.image_grids: Any = None
@@ -200,8 +204,8 @@ class ModuleNames:
             self.compiled = "compile_wrapper" in [frame.f_code.co_name for frame in frames] and from_compiled_code(
                 frames
             )
-        if self._running:
-            self._running = [entry for entry in self._running if entry[0] in frames]
+        if self.running:
+            self.running = [entry for entry in self.running if entry[0] in frames]
         if count and module is None and member is None and (site := self._at_once(frames)) is not None:
             return site
         for depth, frame in enumerate(frames):
@@ -236,23 +240,18 @@ class ModuleNames:
         path = self.paths.get(id(module))
         if path is None or any(isinstance(owner, nn.Module) and owner is not module for owner in owners):
             return None
-        if self._run is None or self._run[0] not in frames:
-            self._count_run(frames)
+        self._count_run(frames)
         return CallSite(self._numbered(frame, path or self.root), module, tuple(frames), self.remembered)
-
-    @property
-    def run(self) -> int:
-        """The number of the current run of the model, from 0."""
-        return 0 if self._run is None else self._run[1]
 
     def _count_run(self, frames: list[FrameType]) -> None:
         """Count a run of the model. ``generate``, or any method of it that calls the model several times, is one run."""
-        if self._run is not None and self._run[0] in frames:
+        if self._outermost is not None and self._outermost in frames:
             return
         outermost = next((frame for frame in reversed(frames) if self._is_call(frame)), None)
         if outermost is not None:
-            self._run = (outermost, 0 if self._run is None else self._run[1] + 1)
-            stated = (frame.f_locals.get(_GRIDS) for frame in frames if _GRIDS in frame.f_code.co_varnames)
+            self.run += self._outermost is not None
+            self._outermost = outermost
+            stated = (frame.f_locals.get(_GRIDS[0]) for frame in frames if local_variables(frame.f_code, _GRIDS))
             self.image_grids = next((found for found in stated if found is not None), self.image_grids)
 
     def _is_call(self, frame: FrameType) -> bool:
@@ -260,8 +259,11 @@ class ModuleNames:
         found = first_argument(frame)
         if not isinstance(found, nn.Module) or self.of(found) is None:
             return False
-        method = inspect.unwrap(getattr(type(found), frame.f_code.co_name, len))
-        return getattr(method, "__code__", None) is frame.f_code
+        code = frame.f_code
+        method = getattr(type(found), code.co_name, len)
+        if getattr(method, "__code__", None) is code:
+            return True
+        return getattr(inspect.unwrap(method), "__code__", None) is code
 
     def begin(self, call: FrameType, inside: list[FrameType], codes: list[int]) -> CallStack:
         """The call stack of a call that is about to attend, for repeated calls: it is found by ids, in little time.
@@ -270,7 +272,7 @@ class ModuleNames:
             inside: the frames of the functions inside the call.
             codes: the ids of their code objects.
         """
-        run = None if self._run is None else self._run[0]
+        run = self._outermost
         numbers, frame = codes[:], call
         while frame is not run:
             numbers.append(id(frame.f_code))
@@ -278,7 +280,8 @@ class ModuleNames:
             if back is None:
                 return self._begin_run(call, inside)
             frame = back
-        found = call_stack_of(tuple(numbers), call, inside, run)
+        known = tuple(numbers)
+        found = KNOWN_STACKS.get(known) or call_stack_of(known, call, inside, run)
         if self._outside is not USUAL:
             found = found.within(self._outside)
         if found.compiled and not self.compiled:
@@ -290,62 +293,57 @@ class ModuleNames:
         around = frames_from(call)
         self._count_run(around)
         codes = [frame.f_code for frame in around]
-        known = self._run is not None and self._run[0] in around
-        outside = CallStack.of(codes[around.index(self._run[0]) :]) if known and self._run is not None else USUAL
+        outermost = self._outermost
+        outside = CallStack.of(codes[around.index(outermost) :]) if outermost in around else USUAL
         self._outside = outside if any(outside[:3]) else USUAL
         found = CallStack.of(codes, [frame.f_code for frame in inside])
         if found.compiled and not self.compiled:
             self.compiled = from_compiled_code(inside + around)
         return found
 
-    @property
-    def some_run(self) -> bool:
-        """Whether a call whose attention was counted may still be running."""
-        return bool(self._running)
-
     def counts(self, call: FrameType) -> bool:
         """Whether an attention of this call was counted. Forgets calls that ended."""
-        if not self._running:
+        if not self.running:
             return False
         frames = model_frames()
-        self._running = [entry for entry in self._running if entry[0] in frames]
-        return any(entry[0] is call for entry in self._running)
+        self.running = [entry for entry in self.running if entry[0] in frames]
+        return any(entry[0] is call for entry in self.running)
 
     def attended(self, call: FrameType, name: str) -> None:
         """Count the first attention of this call."""
-        self._running.append((call, name, 1))
+        self.running.append((call, name, 1))
 
     def _numbered(self, frame: FrameType, name: str) -> str:
         """Count an attention of this call. Returns its name: that of the module, with ``#2`` for the second one."""
-        for index, (running, known, count) in enumerate(self._running):
+        for index, (running, known, count) in enumerate(self.running):
             if running is frame and known == name:
-                self._running[index] = (frame, name, count + 1)
+                self.running[index] = (frame, name, count + 1)
                 return f"{name}#{count + 1}" if count else name
-        self._running.append((frame, name, 1))
+        self.running.append((frame, name, 1))
         return name
 
     def take_back(self, name: str) -> None:
         """Undo the counting of the latest attention, which was retracted."""
         path = name.partition("#")[0]
-        for index, (frame, known, count) in enumerate(self._running):
+        for index, (frame, known, count) in enumerate(self.running):
             if known == path and name == (path if count == 1 else f"{path}#{count}"):
-                self._running[index] = (frame, known, count - 1)
+                self.running[index] = (frame, known, count - 1)
 
     @property
     def facts(self) -> dict[Any, Any]:
         """The remembered answers that hold for later captures of an unchanged model. They do not refer to the model."""
         found = {key: x for key, x in self.remembered.items() if not isinstance(x, list) or not x}
         own = {key: x for key, x in found.items() if not isinstance(key[0], int) or key[0] in self.paths}
-        return own if len(own) < _MOST else {}
+        return own if sum(len(x) if isinstance(x, dict) else 1 for x in own.values()) < _MOST else {}
 
     def remember(self, facts: dict[Any, Any]) -> None:
         self.remembered.update(facts)
 
     def forget(self) -> None:
         """Release the frames, and with them the tensors that they refer to."""
-        self._running.clear()
+        self.running.clear()
         self.remembered.clear()
-        self._run = None
+        self._outermost, self.run = None, 0
 
 
 def _call_of(module: nn.Module, frames: list[FrameType]) -> FrameType | None:

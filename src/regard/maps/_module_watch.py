@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 _PLACE = "_compiled_call_impl"
+_thread_now = threading.get_ident
 
 
 class _FirstCall:
@@ -27,12 +28,17 @@ class _FirstCall:
         variables[_PLACE] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        before = self._before
-        if not self._over and threading.get_ident() == self._thread:
-            self.end()
+        before, module = self._before, self._module
+        if not self._over and _thread_now() == self._thread:
+            variables = module.__dict__
+            if before is None and variables.get(_PLACE) is self:  # as in ``end``, which nearly all calls need not enter
+                self._over = True
+                del variables[_PLACE]
+            else:
+                self.end()
             self._said(self._name)
         if before is None:
-            return self._module._call_impl(*args, **kwargs)
+            return module._call_impl(*args, **kwargs)
         return before(*args, **kwargs)
 
     def end(self) -> None:
@@ -64,7 +70,7 @@ class ModuleWatch:
     """Calls ``ran(name)`` at the first call of each of these modules in this thread, until :meth:`end`."""
 
     def __init__(self, modules: Iterable[tuple[str, nn.Module]], ran: Callable[[str], None]) -> None:
-        thread = threading.get_ident()
+        thread = _thread_now()
         self._calls = [_FirstCall(module, name, ran, thread) for name, module in modules]
 
     def end(self) -> None:

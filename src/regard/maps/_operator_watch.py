@@ -16,12 +16,15 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 import torch.nn.functional as F
 
-from regard.observation import is_hidden
+from regard.observation import HIDDEN
 
 _KEY = "TESTING_ONLY_GenericMode"  # a dispatch key for which torch registers no kernels
 
 ATTENTION = "scaled_dot_product_attention"
+# Python functions take longer than what they call, and these run at each attention.
 _frame = sys._getframe
+_is_compiling = torch.compiler.is_compiling
+_is_hidden = HIDDEN.get
 
 # The watched operators: the name and the function under which a model calls each.
 _WATCHED: dict[str, tuple[str, Any]] = {
@@ -67,10 +70,15 @@ _libraries: list[Any] = []  # kept as long as the process runs; they have no eff
 
 
 @functools.cache
-def _keys() -> tuple[Any, Any]:
-    """The dispatch key, and the set of only this key."""
-    key = torch._C._dispatch_key_parse(_KEY)
-    return key, torch._C.DispatchKeySet(key)
+def watching_key() -> Any:
+    """The dispatch key. Operators are watched where it is included and not excluded."""
+    return torch._C._dispatch_key_parse(_KEY)
+
+
+@functools.cache
+def _only_key() -> Any:
+    """The set of only this key."""
+    return torch._C.DispatchKeySet(watching_key())
 
 
 @functools.cache
@@ -78,7 +86,7 @@ def _is_ready() -> bool:
     """Whether operators can be watched in this version of torch. Registers the kernels at the first call."""
     with _lock:
         try:
-            _keys()
+            _only_key()
             others = torch.library.Library("_", "IMPL")
             others.fallback(torch.library.fallthrough_kernel, _KEY)
             watched = torch.library.Library("aten", "IMPL")
@@ -99,7 +107,7 @@ def _kernel(name: str, function: Any, original: Callable[..., Any]) -> Callable[
     def kernel(*args: Any, **kwargs: Any) -> Any:
         listener = _thread.listener
         with unwatched():
-            if listener is None or is_hidden():
+            if listener is None or _is_hidden():
                 return original(*args, **kwargs)
             return listener.operator_called(name, function, args, kwargs)
 
@@ -112,7 +120,7 @@ def _attention_kernel(usual: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         listener, declined = _thread.listener, _thread.declined
         _thread.declined = False
-        if listener is not None and not declined and not is_hidden():
+        if listener is not None and not declined and not _is_hidden():
             out = listener.attention_called(args, kwargs, _frame(1))
             if out is not None:
                 return out
@@ -123,7 +131,7 @@ def _attention_kernel(usual: Callable[..., Any]) -> Callable[..., Any]:
 
 def unwatched() -> AbstractContextManager[Any]:
     """A context in which no operator is watched."""
-    return torch._C._ExcludeDispatchKeyGuard(_keys()[1])  # type: ignore[no-any-return]
+    return torch._C._ExcludeDispatchKeyGuard(_only_key())  # type: ignore[no-any-return]
 
 
 class OperatorWatch:
@@ -135,7 +143,7 @@ class OperatorWatch:
     """
 
     def __init__(self, listener: OperatorListener) -> None:
-        self._guard = torch._C._IncludeDispatchKeyGuard(_keys()[0])
+        self._guard = torch._C._IncludeDispatchKeyGuard(watching_key())
         self._guard.__enter__()
         _thread.listener = listener
         _shortcut.begin()
@@ -188,10 +196,10 @@ _ORIGINAL = F.scaled_dot_product_attention
 @functools.wraps(_ORIGINAL)
 def _ask_listener(*args: Any, **kwargs: Any) -> Any:
     """Run a repeated call by the listener, and every other call by the operator."""
-    if torch.compiler.is_compiling():  # another thread compiles while this one watches
+    if _is_compiling():  # another thread compiles while this one watches
         return _ORIGINAL(*args, **kwargs)
     listener = _thread.listener
-    if listener is not None and len(args) == 3 and not is_hidden():
+    if listener is not None and len(args) == 3 and not _is_hidden():
         # The arguments as the operator would pass them, all by position.
         get = kwargs.get
         given = (*args, get("attn_mask"), get("dropout_p", 0.0), get("is_causal", False))

@@ -1,16 +1,16 @@
 """Where the queries and keys of a call lie in the whole sequence, if a cache holds the keys of earlier calls."""
 
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from functools import lru_cache
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from regard.maps._call_stack import CallStack
+from regard.maps._call_stack import CallStack, local_variables
 from regard.maps._module_names import CALL, CallSite
 
 # Names of local variables that hold a cache, and of arguments that hold the other sequence of cross-attention.
@@ -88,11 +88,10 @@ def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], stack: 
         inside: the frames of the module's own call.
         stack: the call stack around it.
     """
-    own, kind = cache, type(cache)
+    own: Any = cache
+    kind: Any = type(cache)
     # Few caches contain another cache. Asking their class, once, is faster than asking each object for a missing attribute.
-    plain = _plain_kinds.get(kind)
-    if plain is None:
-        plain = _plain_kinds[kind] = hasattr(kind, "get_seq_length") and _has_no_other(kind)
+    plain = _is_plain(kind)
     if not plain and not hasattr(cache, "get_seq_length"):
         return None
     if not plain or "self_attention_cache" in cache.__dict__:
@@ -101,12 +100,11 @@ def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], stack: 
     return CacheState(_length(own, module), cross, stack.beams, stack.guessed)
 
 
-# Classes of caches: whether they have a length, and keep an inner cache only in their ``__dict__``.
-_plain_kinds: "weakref.WeakKeyDictionary[type, bool]" = weakref.WeakKeyDictionary()
-
-
-def _has_no_other(kind: Any) -> bool:
-    """Whether objects of this class have an inner cache only if it is in their ``__dict__``."""
+@lru_cache(64)  # the least recently used class is forgotten: one that is made anew for each call is not kept for good
+def _is_plain(kind: Any) -> bool:
+    """Whether objects of this class have a length, and an inner cache only if it is in their ``__dict__``."""
+    if not hasattr(kind, "get_seq_length"):
+        return False
     asked = hasattr(kind, "__getattr__") or kind.__getattribute__ is not object.__getattribute__
     return not asked and not hasattr(kind, "self_attention_cache") and kind.__dictoffset__ != 0
 
@@ -143,20 +141,6 @@ def _local(frames: Sequence[FrameType], names: tuple[str, ...]) -> Any:
             if value is not None:
                 return value
     return None
-
-
-# By the id of the code object, which is kept alive. Hashing a code object takes longer than looking at its names.
-_known: dict[tuple[int, tuple[str, ...]], tuple[CodeType, list[str]]] = {}
-
-
-def local_variables(code: CodeType, names: tuple[str, ...]) -> list[str]:
-    """Those of the names that are local variables of a function."""
-    found = _known.get((id(code), names))
-    if found is None:
-        if len(_known) > 4096:  # functions that are created anew at each call
-            _known.clear()
-        found = _known[id(code), names] = code, [name for name in names if name in code.co_varnames]
-    return found[1]
 
 
 def _attends_elsewhere(frames: Sequence[FrameType]) -> bool:

@@ -128,10 +128,11 @@ class KeptCall(NamedTuple):
     @property
     def agrees(self) -> bool:
         """``self.check.agrees``, without making the check."""
-        if not isinstance(self.numbers, CheckNumbers):
-            return float(self.numbers[0]) <= float(Rounding(self.numbers[2], self.plan.times))
-        error, _, largest = self.numbers.values
-        return error <= allowed_by_rounding(largest, self.plan.times)
+        numbers, times = self.numbers, self.plan.times
+        if not isinstance(numbers, CheckNumbers):
+            return float(numbers[0]) <= float(Rounding(numbers[2], times))
+        error, _, largest = numbers.values
+        return error <= allowed_by_rounding(largest, times)
 
     def record(self) -> AttentionRecord:
         """The record of the call."""
@@ -191,7 +192,7 @@ class QuickCalls:
     def kernels_without_logsumexp(
         self, known: KnownSite, query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
     ) -> dict[Any, str] | None:
-        """See :meth:`RecordListener.kernels_without_logsumexp`. This is asked before each call that :meth:`take` takes."""
+        """See :class:`RepeatedListener`. This is asked before each call that :meth:`take` takes."""
         plan: WritePlan | None = known.plans.get(self._key)
         if plan is None and query.shape[2] == 1:
             plan = _plans.get(self._like(query, key, value, causal, scale))
@@ -217,12 +218,10 @@ class QuickCalls:
         plan = self._next or self._find_plan(call)
         if plan is None or not self._fits(plan):
             return False
-        written = None
-        if output.stride() == plan.output and (plan.alone or (total is not None and total.stride() == plan.total)):
+        written, alone, writer = None, plan.alone, plan.weights
+        if output.stride() == plan.output and (alone or (total is not None and total.stride() == plan.total)):
             try:
-                written = (
-                    self._on_cpu(plan, call) if plan.weights is None else self._by_kernel(plan, plan.weights, call)
-                )
+                written = self._on_cpu(plan, call) if writer is None else self._by_kernel(plan, writer, call)
             except Exception:  # most likely too little memory, which the usual way will report
                 return False
         if written is None:
@@ -279,9 +278,11 @@ class QuickCalls:
             rooms = self._rooms = plan, stream, self._make_rooms(plan, writer)
         weights = rooms[2].pop()
         numbers = self._numbers.room(writer.count, writer.device, stream)
+        buffer, number = numbers
+        place = buffer.begin + number * buffer.step  # numbers.address
         if plan.alone:
             total = None
-        if not writer.start_at_once(query, key, value, total, output, weights, numbers.address, stream):
+        if not writer.start_at_once(query, key, value, total, output, weights, place, stream):
             return None
         return weights, numbers
 

@@ -11,27 +11,27 @@ code objects instead of comparisons.
 
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._axes import MapAxes
 from regard.maps._band import Band
-from regard.maps._call_stack import OWN_PACKAGES, first_argument, model_frames
+from regard.maps._call_stack import OWN_PACKAGES, first_argument, local_variables, model_frames
 from regard.maps._layout import Layout
 from regard.maps._module_names import CALL, ModuleNames
 from regard.maps._module_watch import FIRST_CALL
-from regard.maps._operator_watch import unwatched
-from regard.maps._positions import CACHES, CacheState, Positions, local_variables, positions_in, state_of
+from regard.maps._positions import CACHES, CacheState, Positions, positions_in, state_of
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps._token_layouts import TokenLayouts
 from regard.maps.sources import arranged, run_as_called, run_usual
-from regard.observation import current_grid
+from regard.observation import GRID
 
 CAUSAL = Band(right=0)
 _CALLED = nn.Module._call_impl.__code__  # on the stack inside every call of a module; its ``self`` is that module
 _FIRST_CALL = id(FIRST_CALL)
+_grid = GRID.get  # as ``current_grid()``, without a call of a Python function
 _new: Any = tuple.__new__  # the constructor of a named tuple is slower
 # A local variable that is added to the frame of a module's call, with the name of its map, to note that the call attended. It
 # lives as long as the frame. A list of frames would keep them alive, and all tensors to which they refer.
@@ -87,7 +87,7 @@ class Call(NamedTuple):
         module: the module that attends.
         tensors: query, key and value.
         causal, scale, shared: the arguments ``is_causal``, ``scale`` and ``enable_gqa``.
-        like: a key of a dictionary: calls with equal keys repeat each other.
+        like: the form of the call, a key of a dictionary: calls of one module with equal forms repeat each other.
     """
 
     frame: FrameType
@@ -149,6 +149,25 @@ class RepeatedCall(NamedTuple):
         )
 
 
+class RepeatedListener(Protocol):
+    """Takes calls that repeat earlier ones. Both methods are called once for each of them."""
+
+    def kernels_without_logsumexp(
+        self, known: KnownSite, query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
+    ) -> dict[Any, str] | None:
+        """Whether :meth:`take` can do without the logsumexp of the call that is about to run, which then runs faster. If so, the
+        names of the kernels that torch is known to choose for such calls (see ``run_as_called``); else None."""
+        ...
+
+    def take(self, call: RepeatedCall, moment: tuple[int, int]) -> bool:
+        """The call ran. Return True if the listener needs no record of it; else its record follows.
+
+        Args:
+            moment: the number of the model's run, and of the attention, as in :class:`AttentionRecord`.
+        """
+        ...
+
+
 def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> Call | None:
     """Everything that decides whether this call repeats another one; None for a call that is never treated as repeated, as
     one with a mask or dropout.
@@ -200,7 +219,7 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> t
         form = (of_key, steps, value.shape, more, given.shape, given.dtype, given.is_contiguous())
     causal, scale, shared = count > 5 and args[5], kwargs.get("scale"), kwargs.get("enable_gqa", False)
     kinds = (query.dtype, key.dtype, value.dtype, query.device, causal, scale, shared)
-    like = ("call", id(module), *codes, of_query, query.stride(), *form, *kinds)
+    like = ("call", *codes, of_query, query.stride(), *form, *kinds)
     return frame, variables, inside, codes, given, module, (query, key, value), causal, scale, shared, like
 
 
@@ -215,8 +234,18 @@ def _around(call: FrameType) -> int | None:
 class RepeatedCalls:
     """Learns what a recorded call shows, and runs the calls that repeat it."""
 
-    def __init__(self, names: ModuleNames, layouts: TokenLayouts) -> None:
-        self._names, self._layouts = names, layouts
+    def __init__(
+        self,
+        names: ModuleNames,
+        layouts: TokenLayouts,
+        wants: Callable[[str], bool],
+        listener: RepeatedListener | None,
+    ) -> None:
+        self._names, self._layouts, self._wants, self._wanted = names, layouts, wants, set[str]()
+        self._kernels = None if listener is None else listener.kernels_without_logsumexp
+        # The form of the latest call, and the known sites of this form by the id of their module. Most calls have the form of the
+        # one before: comparing forms takes less time than looking them up.
+        self._latest: tuple[tuple[Any, ...], dict[int, KnownSite]] = (), {}
 
     def learn(self, call: Call, record: AttentionRecord, running: Computation) -> None:
         """Remember what a call has shown that was recorded in full, unless later calls like it may differ."""
@@ -255,39 +284,34 @@ class RepeatedCalls:
         )
         # For a single query ``like`` leaves out the number of keys, but a layout depends on it.
         told = layout is None or query.shape[2] > 1
-        remembered[call.like if told else (*call.like, key.shape[2])] = known
+        remembered.setdefault(call.like if told else (*call.like, key.shape[2]), {})[id(call.module)] = known
+        self._latest = (), {}
 
-    def run(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        caller: FrameType,
-        wants: Callable[[str], bool],
-        kernels: Callable[..., dict[Any, str] | None],
-    ) -> RepeatedCall | None:
-        """Run the kernel of a call that repeats an earlier one; None for all other calls, which must be recorded in full.
-
-        Args:
-            wants, kernels: the methods ``wants`` and ``kernels_without_logsumexp`` of the listener.
-        """
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> RepeatedCall | None:
+        """Run the kernel of a call that repeats an earlier one; None for all other calls, which must be recorded in full."""
         call = _read(args, kwargs, caller)
         if call is None:
             return None
         frame, variables, inside, codes, _, module, (query, key, value), causal, scale, shared, like = call
         names = self._names
         # A second attention of this call needs a name of its own.
-        if _ATTENDED in variables or (names.some_run and names.counts(frame)):
+        if _ATTENDED in variables or (names.running and names.counts(frame)):
             return None
-        known: KnownSite | None = names.remembered.get(like)
+        form, sites = self._latest
+        if form != like:
+            sites = names.remembered.get(like) or {}
+            self._latest = like, sites
+        known = sites.get(id(module))
         if known is None and query.shape[2] == 1:
-            known = names.remembered.get((*like, key.shape[2]))
-        if known is None or known.layout[1] != self._layouts.patches or current_grid() is not None:
+            known = names.remembered.get((*like, key.shape[2]), {}).get(id(module))
+        if known is None or known.layout[1] != self._layouts.patches or _grid() is not None:
             return None
-        if (known.around is not None and known.around != _around(frame)) or not wants(known.name):
+        place, _, _, _, around, reads, device, _ = known
+        if (around is not None and around != _around(frame)) or not (place in self._wanted or self._ask(place)):
             return None
         # The functions are those of the earlier call, but their arguments may be another module, or a cache.
         cache = None
-        for depth, first, caches in known.reads:
+        for depth, first, caches in reads:
             here = inside[depth].f_locals
             owner = None if first is None else here.get(first)
             if owner is not module and isinstance(owner, nn.Module):
@@ -298,20 +322,27 @@ class RepeatedCalls:
                     break
         stack = names.begin(frame, inside, codes)
         factor = query.shape[3] ** -0.5 if scale is None else scale
-        chosen = kernels(known, query, key, value, causal, factor)
+        kernels = self._kernels
+        chosen = None if kernels is None else kernels(known, query, key, value, causal, factor)
         ran: tuple[Tensor, str, Tensor | None] | None
         if chosen is None:
-            ran = run_usual(query, key, value, scale, causal, shared, known.device)
+            ran = run_usual(query, key, value, scale, causal, shared, device)
         else:
-            with unwatched():
-                ran = run_as_called(query, key, value, scale, causal, shared, known.device, chosen)
+            ran = run_as_called(query, key, value, scale, causal, shared, device, chosen)
         if ran is None:
             return None
-        variables[_ATTENDED] = known.name
+        variables[_ATTENDED] = place
         out, kernel, total = ran
         if cache is not None:
             cache = state_of(cache, module, inside, stack) or "nothing"
         return _new(RepeatedCall, (known, module, query, key, value, causal, factor, kernel, out, total, cache))
+
+    def _ask(self, name: str) -> bool:
+        """Whether the listener wants this attention. Only a yes is kept: the listener notes each name that it does not want."""
+        wanted = self._wants(name)
+        if wanted:
+            self._wanted.add(name)
+        return wanted
 
     def leave(self) -> None:
         """Calls are recorded in full from now on, where :class:`ModuleNames` counts them. Count the running ones noted here."""

@@ -24,7 +24,9 @@ def matches(name: str, only: str | Sequence[str] | None) -> bool:
 
 def check_patterns(name: str, only: Any) -> None:
     """Raise an error unless ``only`` is a pattern, several, or None."""
-    patterns = () if only is None else (only,) if isinstance(only, str) else only
+    if only is None:
+        return
+    patterns = (only,) if isinstance(only, str) else only
     if not is_iterable(patterns, Collection) or not all(isinstance(pattern, str) for pattern in patterns):
         raise TypeError(f'{name} must be a pattern such as "blocks.*", or several, got {describe(only)}')
 

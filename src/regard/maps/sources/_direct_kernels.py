@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
+from regard.maps._operator_watch import watching_key
+
 _FLASH, _EFFICIENT, _CUDNN = (
     int(backend.value)  # type: ignore[attr-defined]
     for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION)
@@ -25,6 +27,17 @@ _NAMES = {
 # The name and the function of a kernel, by the device and by torch's choice.
 _KERNELS = {key: (name, getattr(torch, name, None)) for key, name in _NAMES.items()}
 _NOTHING = (None, None)
+# Functions of torch that run at each attention: looking them up takes as long as calling them.
+_flash, _efficient = torch._C._get_flash_sdp_enabled, torch._C._get_mem_efficient_sdp_enabled
+_math, _cudnn = torch._C._get_math_sdp_enabled, torch._C._get_cudnn_sdp_enabled
+_priority_order, _deterministic = torch._C._get_sdp_priority_order, torch._C._get_deterministic_algorithms
+_dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+_transforms, _autocast = torch._C._are_functorch_transforms_active, torch.is_autocast_enabled
+_grad, _attention = torch.is_grad_enabled, torch._C._nn.scaled_dot_product_attention
+_is_excluded, _exclude = (
+    torch._C._dispatch_tls_is_dispatch_key_excluded,
+    torch._C._dispatch_tls_set_dispatch_key_excluded,
+)
 _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
@@ -81,7 +94,7 @@ def run_as_called(
     chosen: dict[Any, str],
 ) -> tuple[Tensor, str, None] | None:
     """As :func:`run_usual`, without the logsumexp: torch's function chooses and calls the kernel in one step, which takes less
-    time on the host.
+    time on the host. It is not watched meanwhile.
 
     Args:
         chosen: names of the kernels that torch chose for calls of this form, by torch's settings. New ones are added.
@@ -89,9 +102,8 @@ def run_as_called(
     if _changed_by_modes(device):
         return None
     settings = (
-        torch._C._get_flash_sdp_enabled(), torch._C._get_mem_efficient_sdp_enabled(), torch._C._get_math_sdp_enabled(),
-        torch._C._get_cudnn_sdp_enabled(), *torch._C._get_sdp_priority_order(), torch._C._get_deterministic_algorithms(),
-        torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad),
+        _flash(), _efficient(), _math(), _cudnn(), *_priority_order(), _deterministic(),
+        _grad() and (query.requires_grad or key.requires_grad or value.requires_grad),
     )  # fmt: skip
     name = chosen.get(settings)
     if name is None:
@@ -100,16 +112,19 @@ def run_as_called(
         if name is None:
             return None
         chosen[settings] = name
-    out = torch._C._nn.scaled_dot_product_attention(
-        query, key, value, None, 0.0, causal, scale=scale, enable_gqa=shared
-    )
-    return out, name, None
+    # As ``with unwatched()``, which takes longer.
+    watching = watching_key()
+    before = _is_excluded(watching)
+    _exclude(watching, True)
+    try:
+        return _attention(query, key, value, None, 0.0, causal, scale=scale, enable_gqa=shared), name, None
+    finally:
+        _exclude(watching, before)
 
 
 def _changed_by_modes(device: str) -> bool:
     """Whether a mode may change what a call does: then the call that the model made must be left as it is."""
-    modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
-    return bool(modes) or torch._C._are_functorch_transforms_active() or torch.is_autocast_enabled(device)
+    return bool(_dispatch_modes() or _function_modes() or _transforms() or _autocast(device))
 
 
 def _run(
