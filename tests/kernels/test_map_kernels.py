@@ -350,18 +350,23 @@ def started_at_once(monkeypatch):
         map_weights[x, y, z](*(known[place] for place in places), *numbers, num_warps=4)
 
     def start(self, *args):
-        *tensors, numbers, stream = args
-        known.update({x.data_ptr(): x for x in tensors if x is not None})
+        known.update({x.data_ptr(): x for x in args[:5] if x is not None})
         place = _map_launch._zeros_on(self.device)
         known[place] = _map_launch._kept[-1]
-        return usual(self, *tensors, numbers, stream)
+        return usual(self, *args)
+
+    def rooms(self, *args):
+        found = make_rooms(self, *args)
+        known.update({place: memory if index is None else memory[index] for memory, index, place in found})
+        return found
 
     def room(self, *args):
         found = fresh(self, *args)
         known[found.address] = found.buffer.tensor[found.number]
         return found
 
-    fresh = _check_buffers.CheckBuffers.room
+    fresh, make_rooms = _check_buffers.CheckBuffers.room, _quick_calls.QuickCalls._make_rooms
+    monkeypatch.setattr(_quick_calls.QuickCalls, "_make_rooms", rooms)
     monkeypatch.setattr(_check_buffers.CheckBuffers, "room", room)
     monkeypatch.setattr(_map_launch, "_compiled", AsCompiled())
     monkeypatch.setattr(_map_launch.WeightsPlan, "start_at_once", start)

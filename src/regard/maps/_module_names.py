@@ -293,10 +293,12 @@ class ModuleNames:
         around = frames_from(call)
         self._count_run(around)
         codes = [frame.f_code for frame in around]
-        outermost = self._outermost
-        outside = CallStack.of(codes[around.index(outermost) :]) if outermost in around else USUAL
-        self._outside = outside if any(outside[:3]) else USUAL
-        found = CallStack.of(codes, [frame.f_code for frame in inside])
+        numbers = (*map(id, [frame.f_code for frame in inside]), *map(id, codes))
+        found = KNOWN_STACKS.get(numbers) or call_stack_of(numbers, call, inside, None)
+        self._outside, outermost = USUAL, self._outermost
+        if any(found[:3]) and outermost in around:
+            outside = CallStack.of(codes[around.index(outermost) :])
+            self._outside = outside if any(outside[:3]) else USUAL
         if found.compiled and not self.compiled:
             self.compiled = from_compiled_code(inside + around)
         return found

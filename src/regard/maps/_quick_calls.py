@@ -98,7 +98,8 @@ class KeptCall(NamedTuple):
 
     Attributes:
         known: what an earlier call has shown about this place in the model.
-        stored: the map.
+        memory: the map, or the maps of several calls.
+        which: which of them, if there are several. Views take time on the host, so they are made when maps are read.
         numbers: the check: where the Triton kernel wrote it; or (on a CPU) the largest error, the sums of the rows and the
             largest value.
         kernel: the name of the model's kernel.
@@ -109,11 +110,22 @@ class KeptCall(NamedTuple):
     known: KnownSite
     plan: WritePlan
     options: QuickOptions
-    stored: Tensor
+    memory: Tensor
+    which: int | None
     numbers: CheckNumbers | tuple[Tensor, Tensor, Tensor]
     kernel: str | None
     cache: Any
     moment: tuple[int, int]
+
+    @property
+    def stored(self) -> Tensor:
+        """The map."""
+        left = leave_inference_mode()
+        try:
+            return self.memory if self.which is None else self.memory[self.which]
+        finally:
+            if left is not None:
+                left.__exit__(None, None, None)
 
     @property
     def check(self) -> Check:
@@ -152,6 +164,7 @@ class KeptCall(NamedTuple):
         return found
 
 
+Room = tuple[Tensor, int | None, int]  # ``memory`` and ``which`` as in :class:`KeptCall`, and the address of the map
 # Plans by the form of a call and the options: the layers of a model, and its passes, share them.
 _plans: dict[tuple[Any, ...], WritePlan] = {}
 _MOST, _FEW = 4096, 16  # plans that are kept in all, and for one module
@@ -184,7 +197,7 @@ class QuickCalls:
         self._numbers = CheckBuffers()
         self.modules = 1
         # Memory for the next maps, for one plan and one CUDA stream: allocating it together takes less time.
-        self._rooms: tuple[WritePlan, int, list[Tensor]] | None = None
+        self._rooms: tuple[WritePlan, int, list[Room]] | None = None
         self._next: WritePlan | None = None  # the plan of the call that is about to run
         # Plans, by id, that did not fit a call because of its strides or addresses: such calls are asked for their logsumexp.
         self._refused: dict[int, WritePlan] = {}
@@ -253,8 +266,8 @@ class QuickCalls:
         return plan
 
     @staticmethod
-    def _on_cpu(plan: WritePlan, call: RepeatedCall) -> tuple[Tensor, Any] | None:
-        """The weights and their check on a CPU, by torch; None if this cannot be used."""
+    def _on_cpu(plan: WritePlan, call: RepeatedCall) -> tuple[Tensor, None, Any] | None:
+        """The weights and their check on a CPU, by torch; None if this cannot be used. They are those of :class:`KeptCall`."""
         query, key, value, output, logsumexp = call.query, call.key, call.value, call.output, call.logsumexp
         if logsumexp is None:
             return None
@@ -263,12 +276,13 @@ class QuickCalls:
             weights, error, sums = weights_and_error(query, key, value, output, logsumexp, call.scale, band, plan.rows)
             # Computed now, because the model may overwrite its values.
             largest = torch.linalg.vector_norm(value, math.inf)
-            return weights if weights.dtype is plan.dtype else weights.to(plan.dtype), (error, sums, largest)
+            weights = weights if weights.dtype is plan.dtype else weights.to(plan.dtype)
+            return weights, None, (error, sums, largest)
 
     def _by_kernel(
         self, plan: WritePlan, weights_plan: tuple[kernels.WeightsPlan, Proof], call: RepeatedCall
-    ) -> tuple[Tensor, Any] | None:
-        """The weights and their check by a Triton kernel; None if it cannot be used, or cannot be started at once."""
+    ) -> tuple[Tensor, int | None, CheckNumbers] | None:
+        """The same by a Triton kernel; None if it cannot be used, or cannot be started at once."""
         _, _, query, key, value, _, _, _, output, total, _ = call
         writer, proof = weights_plan
         if not proof.agrees:
@@ -276,17 +290,17 @@ class QuickCalls:
         stream, rooms = writer.stream, self._rooms
         if rooms is None or not rooms[2] or rooms[0] is not plan or rooms[1] != stream:
             rooms = self._rooms = plan, stream, self._make_rooms(plan, writer)
-        weights = rooms[2].pop()
+        memory, which, to = rooms[2].pop()
         numbers = self._numbers.room(writer.count, writer.device, stream)
         buffer, number = numbers
         place = buffer.begin + number * buffer.step  # numbers.address
         if plan.alone:
             total = None
-        if not writer.start_at_once(query, key, value, total, output, weights, place, stream):
+        if not writer.start_at_once(query, key, value, total, output, to, place, stream):
             return None
-        return weights, numbers
+        return memory, which, numbers
 
-    def _make_rooms(self, plan: WritePlan, writer: kernels.WeightsPlan) -> list[Tensor]:
+    def _make_rooms(self, plan: WritePlan, writer: kernels.WeightsPlan) -> list[Room]:
         """Memory for the maps of all modules that will follow, if these fit into ``chunk_bytes`` and the budget; else for one."""
         count = min(self.modules, self._chunk_bytes // plan.size)
         if self._storage.budget is not None:
@@ -295,8 +309,11 @@ class QuickCalls:
         left = leave_inference_mode()
         try:
             if count * plan.size <= _TOGETHER and plan.size % 16 == 0:  # each map must be aligned to 16 bytes
-                return list(torch.empty((count, *writer.shape), dtype=plan.dtype, device=writer.device).unbind(0))
-            return [torch.empty(writer.shape, dtype=plan.dtype, device=writer.device) for _ in range(count)]
+                memory = torch.empty((count, *writer.shape), dtype=plan.dtype, device=writer.device)
+                first = memory.data_ptr()
+                return [(memory, i, first + i * plan.size) for i in range(count)]
+            several = [torch.empty(writer.shape, dtype=plan.dtype, device=writer.device) for _ in range(count)]
+            return [(memory, None, memory.data_ptr()) for memory in several]
         finally:
             if left is not None:
                 left.__exit__(None, None, None)

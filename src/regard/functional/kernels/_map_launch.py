@@ -146,7 +146,7 @@ class WeightsPlan:
         value: Tensor,
         logsumexp: Tensor | None,
         output: Tensor,
-        weights: Tensor,
+        weights: int,
         numbers: int,
         stream: int,
     ) -> bool:
@@ -157,7 +157,7 @@ class WeightsPlan:
 
         Args:
             logsumexp: None if the plan is ``alone``.
-            numbers: the address of the numbers.
+            weights, numbers: the addresses of what is written.
             stream: the raw handle of the device's stream.
         """
         launch = self._launch
@@ -169,13 +169,14 @@ class WeightsPlan:
                 return False
             launch.run, launch.head = found
             self._nothing = _zeros_on(self.device)
-        to, nothing = weights.data_ptr(), self._nothing
+        nothing = self._nothing
         total = nothing if logsumexp is None else logsumexp.data_ptr()
         places = query.data_ptr(), key.data_ptr(), value.data_ptr(), total, output.data_ptr()
-        if (places[0] | places[1] | places[2] | places[3] | places[4] | to | numbers) & 15:
+        if (places[0] | places[1] | places[2] | places[3] | places[4] | weights | numbers) & 15:
             return False
         launch.run(
-            *launch.grid, stream, *launch.head, *places, nothing, nothing, nothing, nothing, to, numbers, *launch.numbers
+            *launch.grid, stream, *launch.head, *places, nothing, nothing, nothing, nothing, weights, numbers,
+            *launch.numbers,
         )  # fmt: skip
         return True
 
