@@ -168,6 +168,12 @@ def test_gradients_are_those_of_the_model(model, x):
         lambda model: setattr(model.layers[1], "fused", torch.tensor(True)),
         lambda model: setattr(model.layers[1], "num_heads", 4),
         lambda model: setattr(model.config, "_attn_implementation", "other"),
+        lambda model: model.layers._modules.update({"0": model.layers[1], "1": model.layers[0]}),
+        lambda model: setattr(model.layers[1], "__class__", type("Other", (Attention,), {})),
+        lambda model: setattr(model.layers[1], "forward", model.layers[1].forward),
+        lambda model: setattr(model.layers[1], "qkv", copy.deepcopy(model.layers[1].qkv)),
+        lambda model: model.layers[1].register_module("more", None),
+        lambda model: model.layers[1].eval().proj.train(),
     ],
     ids=[
         "attribute",
@@ -181,6 +187,12 @@ def test_gradients_are_those_of_the_model(model, x):
         "type",
         "number",
         "implementation",
+        "exchanged",
+        "class",
+        "forward of a layer",
+        "projection",
+        "empty module",
+        "training of one",
     ],
 )
 def test_a_changed_model_is_seen_in_full(model, x, seen, change):

@@ -42,9 +42,9 @@ class CheckNumbers(NamedTuple):
     @property
     def values(self) -> tuple[float, float, float]:
         """The three numbers. Before :meth:`CheckBuffers.fetch` this synchronizes with the device."""
-        host = self.buffer.host
-        if host is not None:
-            return tuple(host[self.number])  # type: ignore[return-value]
+        if self.buffer.host is not None:
+            error, log_error, largest = self.buffer.host[self.number]
+            return error, log_error, largest
         error, log_error, largest = (float(x.amax()) for x in self.tensors)
         return error, log_error, largest
 

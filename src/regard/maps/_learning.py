@@ -25,7 +25,7 @@ from regard.maps._module_watch import ModuleWatch
 from regard.maps._monkey_patches import paused
 from regard.maps._operator_watch import ATTENTION, OperatorWatch, unwatched
 from regard.maps._record import AttentionRecord, Computation
-from regard.maps._repeated_calls import Call, RepeatedCall, RepeatedCalls, read_call
+from regard.maps._repeated_calls import Call, RepeatedCalls, read_call
 from regard.maps._torch_modes import in_backward
 from regard.maps.sources import BlockLayers, is_outer
 from regard.observation import unobserved
@@ -127,8 +127,20 @@ class LearningInterceptor(Interceptor):
 
     def attention_called(self, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> Tensor | None:
         """Run a call of attention that repeats an earlier one, record it and return its output; None for other calls."""
-        found = None if in_backward() else self._repeated.run(args, kwargs, caller)
-        return None if found is None else self._repeat(found)
+        call = None if in_backward() else self._repeated.run(args, kwargs, caller)
+        if call is None:
+            return None
+        name, moment, out, value = call.known.name, (self.names.run, self._count), call.output, call.value
+        self._count += 1
+        self._accounted.add(name)
+        self._last_output = weakref.ref(out)
+        self._latest = (name, self._last_output, weakref.ref(value))
+        if self._take is None or not self._take(call, moment):
+            record = call.record()
+            record.moment = moment
+            with unwatched(), torch._C.DisableTorchFunction(), paused():
+                unobserved(self.listener.attended, record)
+        return out
 
     def operator_called(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call of a watched operator. One that does not belong to a usual model turns the function mode on."""
@@ -152,20 +164,6 @@ class LearningInterceptor(Interceptor):
             self._call = None
             if self._operators is None and isinstance(out, Tensor) and self.handwritten.history.get(out) is not None:
                 self.handwritten.history.also = out  # the model is given a view of it
-        return out
-
-    def _repeat(self, call: RepeatedCall) -> Tensor:
-        """Pass a repeated call to the listener, and return its output."""
-        name, moment, out, value = call.known.name, (self.names.run, self._count), call.output, call.value
-        self._count += 1
-        self._accounted.add(name)
-        self._last_output = weakref.ref(out)
-        self._latest = (name, self._last_output, weakref.ref(value))
-        if self._take is None or not self._take(call, moment):
-            record = call.record()
-            record.moment = moment
-            with unwatched(), torch._C.DisableTorchFunction(), paused():
-                unobserved(self.listener.attended, record)
         return out
 
     def watch_everything(self) -> None:

@@ -143,7 +143,8 @@ class KeptCall(NamedTuple):
         numbers, times = self.numbers, self.plan.times
         if not isinstance(numbers, CheckNumbers):
             return float(numbers[0]) <= float(Rounding(numbers[2], times))
-        error, _, largest = numbers.values
+        host = numbers.buffer.host
+        error, _, largest = numbers.values if host is None else host[numbers.number]
         return error <= allowed_by_rounding(largest, times)
 
     def record(self) -> AttentionRecord:

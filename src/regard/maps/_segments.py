@@ -3,12 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from regard.maps._module_names import attribute
 from regard.support.checks import TEXT, describe, is_iterable
 
 Grid = tuple[int, int]
@@ -87,8 +89,8 @@ def image_tokens_of(model: nn.Module, grids: Any = None) -> ImageTokens | None:
     Args:
         grids: ``(images, 3)``, with which the model was called: frames, rows and columns, in patches before they are merged.
     """
-    config = getattr(model, "config", None)
-    names = ("image_token_id", "image_token_index")
+    config = attribute(model, "config")
+    names = [name for name in ("image_token_id", "image_token_index") if _may_state(config, name)]
     token = next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)
     if token is None:
         return None
@@ -104,6 +106,24 @@ def image_tokens_of(model: nn.Module, grids: Any = None) -> ImageTokens | None:
     if isinstance(size, int) and isinstance(patch, int) and patch > 0 and merge == 1:
         return ImageTokens(token, (size // patch, size // patch))
     return ImageTokens(token)
+
+
+def _may_state(config: Any, name: str) -> bool:
+    """Whether ``getattr(config, name, None)`` may give something. This runs after each capture, and takes less time than the
+    error that a configuration of Hugging Face raises for a missing attribute."""
+    kind: Any = type(config)
+    return config is not None and (_may_make(kind, name) or name in object.__getattribute__(config, "__dict__"))
+
+
+@lru_cache(256)
+def _may_make(kind: Any, name: str) -> bool:
+    """Whether objects of this class may have this attribute although it is not in their ``__dict__``."""
+    if kind.__dictoffset__ == 0:
+        return True
+    plain = kind.__getattribute__ is object.__getattribute__
+    # Configurations of Hugging Face read these attributes from others.
+    renamed = name in getattr(kind, "attribute_map", () if plain else (name,))
+    return renamed or hasattr(kind, name) or hasattr(kind, "__getattr__")
 
 
 def find_segments(ids: Any, images: ImageTokens, grid: Any = None) -> list[Segment]:

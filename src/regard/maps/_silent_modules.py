@@ -132,6 +132,8 @@ class SilentModules:
         Args:
             accounted: names of modules that gave a map, or for which it is known why not.
         """
+        if not self._threads and self._ran.keys() <= accounted:  # nearly always, if only operators were watched
+            return []
         found: list[tuple[str, str]] = []
         for name in dict.fromkeys((*self._ran, *self._owner.values())) if self._threads else self._ran:
             if name in accounted or (name == self._root and accounted):
