@@ -4,7 +4,6 @@ import functools
 import inspect
 import os
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -64,8 +63,8 @@ class Capture(Revisions):
         self.maps = Maps()
         self.projections = ProjectionWatch() if self.values else None
         self._options = QuickOptions(self.rows, self.dtype, self.grid, self.prefix)
-        others = (self.reduce, self.stream, self.heads, self.projections, self.long.overview)
-        usual = all(option is None for option in others)
+        folded = self.reduce is not None or self.long.overview is not None
+        usual = not folded and self.stream is None and self.heads is None and self.projections is None
         keep = self.maps.keep
         self._quick = QuickCalls(self._options, self.storage, self.chunk_bytes, keep) if usual else None
         self.repeats = self._quick
@@ -75,7 +74,7 @@ class Capture(Revisions):
         self._waiting: dict[str, Tensor] = {}  # weights that reduce= will fold, when they can no longer change
         self.by_rows = self.reduce is not None and _positional(self.reduce) >= 3
         self._noted: dict[str, dict[str, None]] = {}  # for each note, the modules that it is about
-        self._missed: Counter[tuple[str, str, tuple[int, ...] | None]] = Counter()
+        self._missed: dict[tuple[str, str, tuple[int, ...] | None], int] = {}
 
     def __enter__(self) -> Maps:
         if self._names is not None:
@@ -134,7 +133,7 @@ class Capture(Revisions):
         return False
 
     def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
-        self._missed[name, reason, shape] += 1
+        self._missed[name, reason, shape] = self._missed.get((name, reason, shape), 0) + 1
         self.maps.missed[:] = [Missed(*what, count=count) for what, count in self._missed.items()]
 
     def noted(self, name: str, note: str) -> None:

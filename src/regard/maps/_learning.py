@@ -26,7 +26,7 @@ from regard.maps._monkey_patches import paused
 from regard.maps._operator_watch import ATTENTION, OperatorWatch, unwatched
 from regard.maps._record import AttentionRecord, Computation
 from regard.maps._repeated_calls import Call, RepeatedCalls, read_call
-from regard.maps._torch_modes import in_backward
+from regard.maps._torch_modes import NO_PASS, backward_pass, in_backward
 from regard.maps.sources import BlockLayers, is_outer
 from regard.observation import unobserved
 
@@ -127,7 +127,7 @@ class LearningInterceptor(Interceptor):
 
     def attention_called(self, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> Tensor | None:
         """Run a call of attention that repeats an earlier one, record it and return its output; None for other calls."""
-        call = None if in_backward() else self._repeated.run(args, kwargs, caller)
+        call = self._repeated.run(args, kwargs, caller) if backward_pass() == NO_PASS else None
         if call is None:
             return None
         name, moment, out, value = call.known.name, (self.names.run, self._count), call.output, call.value

@@ -200,6 +200,7 @@ class QuickCalls:
         # Memory for the next maps, for one plan and one CUDA stream: allocating it together takes less time.
         self._rooms: tuple[WritePlan, int, list[Room]] | None = None
         self._next: WritePlan | None = None  # the plan of the call that is about to run
+        self._fit = False  # whether its map fits into the budget
         # Plans, by id, that did not fit a call because of its strides or addresses: such calls are asked for their logsumexp.
         self._refused: dict[int, WritePlan] = {}
 
@@ -210,8 +211,8 @@ class QuickCalls:
         plan: WritePlan | None = known.plans.get(self._key)
         if plan is None and query.shape[2] == 1:
             plan = _plans.get(self._like(query, key, value, causal, scale))
-        self._next = plan
-        if plan is None or not plan.alone or id(plan) in self._refused or not self._fits(plan):
+        self._next, self._fit = plan, plan is not None and self._fits(plan)
+        if plan is None or not plan.alone or not self._fit or id(plan) in self._refused:
             return None
         return plan.kernels
 
@@ -230,7 +231,7 @@ class QuickCalls:
         """Write the map of a call. False if this is not possible: then its record is made, and the map built from it."""
         known, _, _, _, _, _, _, kernel, output, total, cache = call
         plan = self._next or self._find_plan(call)
-        if plan is None or not self._fits(plan):
+        if plan is None or not (self._fit or self._fits(plan)):
             return False
         written, alone, writer = None, plan.alone, plan.weights
         if output.stride() == plan.output and (alone or (total is not None and total.stride() == plan.total)):

@@ -11,7 +11,7 @@ code objects instead of comparisons.
 
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -149,6 +149,7 @@ class RepeatedCall(NamedTuple):
         )
 
 
+@runtime_checkable
 class RepeatedListener(Protocol):
     """Takes calls that repeat earlier ones. Both methods are called once for each of them."""
 

@@ -33,7 +33,7 @@ def check_patterns(name: str, only: Any) -> None:
 
 def check_selection(name: str, chosen: Any) -> None:
     """Raise an error unless ``chosen`` is a whole number, a slice, several numbers, or None."""
-    if chosen is None:
+    if chosen is None or type(chosen) is int:
         return
     if isinstance(chosen, slice):
         parts = (chosen.start, chosen.stop, chosen.step)

@@ -43,4 +43,7 @@ class ModesOff:
 
 def in_backward() -> bool:
     """Whether a backward pass is running. Only activation checkpointing calls the model in it, to repeat what was recorded."""
-    return torch._C._current_graph_task_id() != -1
+    return backward_pass() != NO_PASS
+
+
+backward_pass, NO_PASS = torch._C._current_graph_task_id, -1  # for code that has no time to call a Python function
