@@ -298,13 +298,7 @@ class RepeatedCalls:
         # A second attention of this call needs a name of its own.
         if _ATTENDED in variables or (names.running and names.counts(frame)):
             return None
-        form, sites = self._latest
-        if form != like:
-            sites = names.remembered.get(like) or {}
-            self._latest = like, sites
-        known = sites.get(id(module))
-        if known is None and query.shape[2] == 1:
-            known = names.remembered.get((*like, key.shape[2]), {}).get(id(module))
+        known = self._known(like, module, key)
         if known is None or known.layout[1] != self._layouts.patches or _grid() is not None:
             return None
         place, _, _, _, around, reads, device, _ = known
@@ -337,6 +331,16 @@ class RepeatedCalls:
         if cache is not None:
             cache = state_of(cache, module, inside, stack) or "nothing"
         return _new(RepeatedCall, (known, module, query, key, value, causal, factor, kernel, out, total, cache))
+
+    def _known(self, like: tuple[Any, ...], module: nn.Module, key: Tensor) -> KnownSite | None:
+        """What is known about calls of this form in this module."""
+        form, sites = self._latest
+        if form != like:
+            sites = self._names.remembered.get(like) or {}
+            self._latest = like, sites
+        # What is known of a single query may depend on the number of keys, see ``learn``; of others it is a part of the form.
+        known = sites.get(id(module))
+        return known or self._names.remembered.get((*like, key.shape[2]), {}).get(id(module))
 
     def _ask(self, name: str) -> bool:
         """Whether the listener wants this attention. Only a yes is kept: the listener notes each name that it does not want."""
