@@ -5,6 +5,7 @@ Forward and backward pass (gradients of values, centers and sharpness); ratios a
     python benchmarks/gaussian.py                 # CPU: one image; a GPU: about 131 k tokens in bfloat16
     python benchmarks/gaussian.py --grids 32 64   # fewer grids
     python benchmarks/gaussian.py --conversion    # only convolutions and the attention that they convert to
+    python benchmarks/gaussian.py --only local --device cpu --threads 1 --rounds 9      # growth from 64² to 128² on a CPU
     python benchmarks/gaussian.py --device cuda --rounds 5 --patience 0 --limit 200 --only placed rivals conversion
 
 These compute the same: ``dense`` (softmax over an N×N score matrix per head, then a product), ``sdpa+bias`` (the same
@@ -15,7 +16,8 @@ A baseline that does not fit into memory is skipped, with a message.
 
 On a GPU there are more tables: the device time compared with the time of the memory traffic alone, full-width heads
 compared with cuDNN's convolution with as many weights, grids of every size; and in files of their own content with place,
-rivals (``_rivals.py``) and conversions (``_conversion.py``). With ``--limit`` no further row is begun after so many seconds.
+rivals (``_rivals.py``) and conversions (``_conversion.py``). On a CPU there is one on local heads (``_local.py``).
+With ``--limit`` no further row is begun after so many seconds.
 """
 
 import ctypes
@@ -34,6 +36,7 @@ import torch.nn.functional as F
 
 from _conversion import conversion, conversion_steps
 from _floor import copy_bandwidth, floor_row, full_width_row
+from _local import local_rows
 from _measure import Limit, arguments, milliseconds, positive, print_table, ratios, side_by_side, write
 from _rivals import SIZES, placed_errors, placed_row, rival_rows, size_row
 from regard.functional import GaussianPlan, gaussian_attention, plan_for
@@ -46,7 +49,7 @@ SHARPNESS = 0.5
 class Problem:
     """One grid's inputs: local heads (sharpness 0.5, centers a few pixels away) on random values."""
 
-    def __init__(self, side: int, device: str, dtype: torch.dtype) -> None:
+    def __init__(self, side: int, device: str, dtype: torch.dtype, sharpness: float = SHARPNESS) -> None:
         torch.manual_seed(0)
         self.grid, self.tokens, self.device, self.dtype = (side, side), side * side, device, dtype
         self.batch = 1 if device == "cpu" else max(1, TOKENS // self.tokens)
@@ -54,7 +57,7 @@ class Problem:
         self.value = torch.randn(shape, device=device, dtype=dtype).requires_grad_()
         self.upstream = torch.randn(shape, device=device, dtype=dtype)
         self.center = (torch.randn(HEADS, 2, device=device) * 2).requires_grad_()
-        self.sharpness = torch.full((HEADS,), SHARPNESS, device=device).requires_grad_()
+        self.sharpness = torch.full((HEADS,), sharpness, device=device).requires_grad_()
         self.query, self.key = (torch.randn(shape, device=device, dtype=dtype).requires_grad_() for _ in range(2))
 
     def step(self, forward: Callable[[], torch.Tensor], *inputs: torch.Tensor) -> Callable[[], None]:
@@ -223,9 +226,9 @@ def sizes_on_the_card(bandwidth: float, limit: Limit) -> list[dict[str, object]]
 
 
 def parts(options: Namespace, limit: Limit) -> None:
-    """Rivals, content with place, and conversions: each a table and a file of its own, the quickest first."""
-    for name in ("placed", "rivals", "conversion"):
-        if (options.only and name not in options.only) or (name != "conversion" and options.device == "cpu"):
+    """Rivals, content with place, conversions and local heads: each a table and a file of its own, the quickest first."""
+    for name in ("conversion", "local") if options.device == "cpu" else ("placed", "rivals", "conversion"):
+        if options.only and name not in options.only:
             continue
         left, more, rows = Limit(limit.end - time.monotonic()), {}, []
         if name == "placed":
@@ -234,6 +237,10 @@ def parts(options: Namespace, limit: Limit) -> None:
             print_table(more["errors"], list(more["errors"][0]) if more["errors"] else [])
         elif name == "rivals":
             rows, more["layout"] = rival_rows((64, 128, 256), left), "channels first or last, whichever is faster"
+        elif name == "local":
+            rows = local_rows(
+                options, left, lambda side, alpha: Problem(side, "cpu", torch.float32, alpha).candidates()
+            )
         else:
             rows = conversion(options, left, peak_bytes)
         print(f"\n{name}")
@@ -254,7 +261,9 @@ def main() -> None:
     parser.add_argument(
         "--linear", type=positive, nargs=2, default=[64, 512], help="the two grids of the linear-time check"
     )
-    parser.add_argument("--only", nargs="+", choices=["placed", "rivals", "conversion"], help="only these tables")
+    parser.add_argument(
+        "--only", nargs="+", choices=["placed", "rivals", "conversion", "local"], help="only these tables"
+    )
     parser.add_argument(
         "--conversion", action="append_const", dest="only", const="conversion", help="--only conversion"
     )

@@ -154,6 +154,20 @@ def _sizes(results: Sequence[Result], prefix: str) -> str:
     return f"{_markdown(head, rows)}\n\n{text}"
 
 
+def _local(results: Sequence[Result], prefix: str) -> str:
+    """Local heads on a CPU, at every sharpness."""
+    result = newest(results, "local")
+    columns = [f"{name} {side}²" for name in ("ours", "depthwise 7×7") for side in (64, 128)]
+    rows = [
+        [f"{row['sharpness']:g}", *(_milliseconds(row[key]) for key in columns[:2]), f"{row['growth']:.1f} ×",
+         *(_milliseconds(row[key]) for key in columns[2:])]
+        for row in result["rows"]
+    ]  # fmt: skip
+    head = ["sharpness", "regard, 64²", "128²", "growth", "depthwise 7×7, 64²", "128²"]
+    text = "Milliseconds, forward and backward, float32, one image, 9 heads × 64. "
+    return f"{_markdown(head, rows)}\n\n{text}{_origin(result, prefix)}."
+
+
 def _attention(results: Sequence[Result], prefix: str) -> str:
     """On a CPU and, once it has been measured there, on a GPU, in both dtypes."""
     head = ["batch × tokens × width", "`regard.MultiHeadAttention`", "`nn.MultiheadAttention`", "timm"]
@@ -534,6 +548,7 @@ TABLES: dict[str, Callable[[Sequence[Result], str], str]] = {
     "gaussian": _gaussian,
     "kernels": _kernels,
     "sizes": _sizes,
+    "local": _local,
     "attention": _attention,
     "conversion": _conversion,
     "capture-models": _capture_models,

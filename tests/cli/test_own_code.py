@@ -1,6 +1,7 @@
 """Recipes and networks of one's own, in a file or a module."""
 
 import dataclasses
+import json
 import re
 import subprocess
 import sys
@@ -184,3 +185,10 @@ def test_a_damaged_note_of_used_code_trusts_nothing(tmp_path, note):
     (tmp_path / "data" / "own_code.json").write_bytes(note)
     with pytest.raises(OwnCodeError, match="has not been used on this machine"):
         import_sources(["stranger.py"], "run")
+
+
+def test_code_that_was_moved_is_asked_for(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "own_code.json").write_text(json.dumps(["/no/where/mine.py"]))
+    with pytest.raises(OwnCodeError, match=r"cannot be used now: .* pass its new path \(--import folder/mine\.py\)"):
+        import_sources(["/no/where/mine.py"], "run")

@@ -294,3 +294,35 @@ def test_a_complex_convolution_and_a_plan_that_is_none_are_refused():
     layer.plan = "tap"
     with pytest.raises(ValueError, match="plan must be one of 'auto', 'attention', 'taps', got 'tap'"):
         layer(torch.randn(1, 2, 5, 5))
+
+
+@pytest.mark.parametrize("options", [{"plan": "attention"}, {"plan": "taps"}, {"trainable": True}], ids=str)
+@pytest.mark.parametrize(
+    ("conv", "size", "match"),
+    [
+        (nn.Conv1d(2, 2, 4, dilation=3, padding=1), (4,), r"input of size \(4,\), padded by .* smaller than the kernel \(4,\)"),
+        (nn.Conv2d(2, 2, 5, padding=2, padding_mode="reflect"), (2, 9), r"size \(2, 9\) is too small .*'reflect'"),
+        (nn.Conv1d(2, 2, 9, padding=4, padding_mode="circular"), (3,), r"size \(3,\) is too small to be padded by .*'circular'"),
+    ],
+    ids=["kernel", "reflect", "circular"],
+)  # fmt: skip
+def test_inputs_that_the_convolution_refuses_are_refused_by_every_plan(conv, size, match, options):
+    x = torch.randn(1, 2, *size)
+    with pytest.raises(RuntimeError):
+        conv(x)
+    with pytest.raises(ValueError, match=match):
+        conv_to_attention(conv, **options)(x)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "circular", "replicate"])
+def test_the_widest_padding_of_a_mode_is_taken(mode):
+    size = 5 if mode == "reflect" else 4
+    conv, x = nn.Conv1d(2, 2, 9, padding=4, padding_mode=mode), torch.randn(1, 2, size)
+    torch.testing.assert_close(conv_to_attention(conv)(x), conv(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"tolerance": 1e-8}, {"plan": "taps"}])
+def test_what_trainable_heads_cannot_keep_is_refused(options):
+    """They start soft: a tolerance was ignored."""
+    with pytest.raises(ValueError, match="leave out tolerance and plan, got tolerance="):
+        conv_to_attention(nn.Conv1d(2, 2, 3), trainable=True, **options)

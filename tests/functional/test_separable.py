@@ -141,3 +141,17 @@ def test_a_query_whose_offsets_are_all_hidden_gives_zeros():
     out.square().sum().backward()
     assert scores.grad.isfinite().all()
     assert value.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("side", ["both", "before"])
+@pytest.mark.parametrize("plan", ["scans", "matrices"])
+def test_autocast_gives_its_dtype_by_either_plan(plan, side, dtype):
+    """Sums of a scan were rounded to autocast's dtype, and its result had another dtype than that of the matrices."""
+    value = 100 + torch.randn(1, 1, 5000 if plan == "scans" else 64, 1)  # sums beyond the largest float16
+    profile = DecayProfile(torch.zeros(1), side)
+    exact = separable_attention(value.double(), [profile], value.shape[2:3])
+    with torch.autocast("cpu", dtype):
+        found = separable_attention(value, [profile], value.shape[2:3], plan=plan)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), exact, rtol=2 * torch.finfo(dtype).eps, atol=0)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from regard.models import Transformer, character_gpt
+from regard.models import Seq2SeqRNN, Transformer, character_gpt
 from regard.models._transformer import POSITIONS
 
 SMALL = {"dim": 8, "heads": 2, "hidden": 12, "depth": 2}
@@ -175,3 +175,40 @@ def test_says_what_is_wrong_with_an_input(user_errors):
     for call, message in calls:
         with pytest.raises((TypeError, ValueError), match=message):
             call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model, tokens, keep: model(None, tokens, source_keep=keep),
+        lambda model, tokens, keep: model.generate(None, tokens, tokens=2, source_keep=keep),
+        lambda model, tokens, keep: model.decode(tokens, memory_keep=keep),
+    ],
+    ids=["forward", "generate", "decode"],
+)
+def test_a_mask_of_the_source_without_a_source_is_refused(call, user_errors):
+    """It was ignored, so that whoever meant a mask of the target got none."""
+    model, tokens = character_gpt(11, dim=16, depth=1).eval(), torch.zeros(2, 5, dtype=torch.long)
+    with pytest.raises(
+        ValueError, match=r"_keep masks the source, but this call has no source: .* tensor of shape \(2, 5\)"
+    ):
+        call(model, tokens, torch.ones(2, 5, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("make", [lambda: Transformer(11, dim=16, depth=1, heads=2), lambda: Seq2SeqRNN(11)])
+def test_source_and_target_that_do_not_fit_are_named(make, user_errors):
+    model, tokens = make(), torch.zeros(3, 5, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"target has shape \(3, 5\), a batch of 3, but source has a batch of 2"):
+        model(tokens[:2], tokens)
+    with pytest.raises(ValueError, match=r"prompt has shape \(3, 5\), a batch of 3, but source has a batch of 1"):
+        model.generate(tokens[:1], tokens, tokens=2)
+    with pytest.raises(ValueError, match=r"source has shape \(3, 0\), .* with at least one token"):
+        model(tokens[:, :0], tokens)
+    with pytest.raises(ValueError, match=r"target has shape \(3, 0\), .* with at least one token"):
+        model(tokens, tokens[:, :0])
+
+
+def test_a_cache_of_another_depth_is_refused():
+    model, tokens = character_gpt(11, dim=16, depth=2).eval(), torch.zeros(1, 5, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"cache must be a list with one entry per block of the decoder, 2, .* got"):
+        model.decode(tokens, cache=model.empty_cache()[:1])

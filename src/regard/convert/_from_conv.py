@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from regard.convert._bounds import Arithmetic, MapRow, arithmetic, lost_below, sharpness_for
 from regard.convert._calls import why_changed
 from regard.convert._observed_taps import observed_taps
+from regard.convert._output_size import output_size
 from regard.convert._prepared_taps import AllTaps, cached_attention, kind_of, prepare, remember
 from regard.convert._running_bounds import convolution_error, follows, shift_error
 from regard.convert._tap_products import TapProduct, can_be_chunked, mixed_taps, multiply_adds, weighted_taps
@@ -72,7 +73,8 @@ def conv_to_attention(
             holds for it as well. ``"auto"`` chooses ``"taps"`` if the leak is below half a unit in the last place of the
             dtype, so that rounding hides the difference. Inside ``regard.capture`` the attention is always computed.
         trainable: whether centers and sharpness become parameters (:class:`TrainableConvolutionalAttention`). The layer then
-            starts softer, at a sharpness whose gradient can move a center; ``tolerance`` and ``plan`` do not apply.
+            starts softer, at a sharpness whose gradient can move a center; ``tolerance`` and ``plan="taps"`` are
+            then refused.
 
     >>> conv = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1, padding_mode="reflect")
     >>> attention, image = conv_to_attention(conv), torch.randn(2, 3, 9, 9)
@@ -87,6 +89,11 @@ def conv_to_attention(
     reason = why_not(conv)
     if reason:
         raise TypeError(f"conv cannot be expressed as attention: {reason}")
+    if trainable and (tolerance != 1e-6 or plan == "taps"):
+        raise ValueError(
+            f"trainable heads start at a sharpness of their own and are always computed as attention: leave out tolerance and "
+            f"plan, got tolerance={tolerance!r}, plan={plan!r}"
+        )
     exact = ConvolutionalAttention(copy.deepcopy(cast(Convolution, conv)), float(tolerance), plan)
     return TrainableConvolutionalAttention(exact) if trainable else exact
 
@@ -172,18 +179,7 @@ class ConvolutionalAttention(nn.Module):
         ]
 
     def output_size(self, grid: Sequence[int]) -> tuple[int, ...]:
-        sizes = tuple(
-            (n + before + after - d * (k - 1) - 1) // s + 1
-            for n, (before, after), d, k, s in zip(
-                grid, self.pads, self.dilation, self.kernel_size, self.stride, strict=True
-            )
-        )
-        if any(size < 1 for size in sizes):
-            raise ValueError(
-                f"input of size {tuple(grid)}, padded by {self.pads}, is smaller than the kernel "
-                f"{tuple(self.kernel_size)} with dilation {tuple(self.dilation)}"
-            )
-        return sizes
+        return output_size(self, grid)
 
     def forward(self, input: Float[Tensor, "..."]) -> Tensor:
         """``(batch, channels, *space)``, or without the batch, as the convolution takes it (and under the same name)."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.convert._bounds import Arithmetic, arithmetic, lost_below
 from regard.convert._observed_taps import observed_taps
+from regard.convert._output_size import output_size
 from regard.convert._running_bounds import convolution_error
 from regard.functional import axis_matrix, gaussian_weights, shift_leak
 from regard.support.checks import check_floating, check_values, static_sizes
@@ -133,8 +134,7 @@ class TrainableConvolutionalAttention(nn.Module):
         return matrices
 
     def output_size(self, grid: Sequence[int]) -> tuple[int, ...]:
-        sizes = zip(grid, self.pads, self.dilation, self.kernel_size, self.stride, strict=True)
-        return tuple((n + before + after - d * (k - 1) - 1) // s + 1 for n, (before, after), d, k, s in sizes)
+        return output_size(self, grid)
 
     def forward(self, input: Float[Tensor, "..."]) -> Tensor:
         """``(batch, channels, *space)``, or without the batch, as the convolution takes it."""

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.functional import kernels
+from regard.support import huge_pages
 from regard.support.checks import is_exporting, is_transformed, under_autocast
 from regard.support.tensor_cache import constant
 
@@ -237,7 +238,7 @@ def _tiled_forward(value: Tensor, groups: Sequence[HeadGroup], matrices: Sequenc
     for g, group in enumerate(groups):
         for axis in group.axes:
             outputs[g] *= axis.outputs
-    out = value.new_empty(batch, heads, outputs[0], width)
+    out = huge_pages.empty(batch, heads, outputs[0], width, like=value)
     for group, group_matrices in zip(groups, matrices, strict=True):
         for i, head in enumerate(group.heads):
             spans = [axis.spans(i) for axis in group.axes]
@@ -297,7 +298,7 @@ def _tiled_backward(
     needs_matrices: bool,
 ) -> list[Tensor | None]:
     batch, value_heads, _, width = value.shape
-    grad_value = torch.zeros_like(value) if needs_value else None
+    grad_value = huge_pages.empty(*value.shape, like=value).zero_() if needs_value else None
     grad_matrices = [[torch.zeros_like(matrix) if needs_matrices else None for matrix in group] for group in matrices]
     for g, group in enumerate(groups):
         axes = group.axes

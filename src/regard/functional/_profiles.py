@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.functional import kernels
 from regard.functional._axis import Targets, build_dtype, check_sharpness, matrix_of
-from regard.support.checks import check_choice, check_floating, describe, values_are_readable
+from regard.support.checks import check_choice, check_floating, describe, under_autocast, values_are_readable
 
 Side = Literal["both", "before", "after"]
 
@@ -87,7 +87,13 @@ class DecayProfile(NamedTuple):
         Decayed sums of what lies before are a recurrence, :math:`s_q = v_q + e^{-\lambda} s_{q-1}`, and so are those of
         what lies after. Only non-negative multiples of −λ are ever exponentiated, so nothing can overflow, however long
         the axis or fast the decay; the normalizer is the same sum over ones. On a GPU kernels do this, block by block.
+        Under autocast the result has autocast's dtype, like a matrix product, but sums are not rounded to it: in float16 those
+        of a long axis would overflow.
         """
+        if under_autocast(x):
+            lowered = kernels.as_autocast(x)
+            with torch.autocast(x.device.type, enabled=False):
+                return self.scan(lowered)
         rate = self.rate.to(build_dtype(self.rate, x))
         if rate.dtype == torch.float32 and kernels.usable_for_scans(x):
             return kernels.decayed_average(x, rate, self.side, lambda x, rate: self._replace(rate=rate).plain_scan(x))

@@ -78,7 +78,13 @@ class PlainVisionTransformer(Pretrained):
         self.head = nn.Sequential(nn.Linear(dim, 2 * dim), nn.ReLU(), nn.Linear(2 * dim, num_classes))
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch num_classes"]:
-        x = self.positions(self.patches(images), grid=self.grid)
+        x = self.patches(images)
+        found = self.patches.grid(*images.shape[2:])
+        if found != self.grid:
+            raise ValueError(
+                f"images has shape {tuple(images.shape)}, {found} patches, but this model learned positions for {self.grid}"
+            )
+        x = self.positions(x, grid=self.grid)
         for block in self.blocks:
             x = block(x)
         return self.head(x.mean(1))

@@ -10,7 +10,7 @@ from regard.functional import attention as dot_product_attention
 from regard.layers import AbsolutePositionalEmbedding, AdditiveAttention
 from regard.models._padded_sequences import State, run_padded
 from regard.models._pretrained import Pretrained
-from regard.models._tokens import check_end, check_keep, check_token_numbers, greedy
+from regard.models._tokens import check_end, check_keep, check_source, check_token_numbers, greedy
 from regard.support.checks import (
     check_choice,
     check_depth,
@@ -209,7 +209,7 @@ class Seq2SeqRNN(Pretrained):
             return_weights: also return the alignment ``(batch, t, s)``.
         """
         check_flag("return_weights", return_weights)
-        check_keep("source_keep", source_keep, source)
+        check_source(source, source_keep, target, "target")
         states, state = self.encode(source, keep=source_keep)
         scores, _, weights = self.decode(target, states, state, keep=source_keep, return_weights=return_weights)
         return scores if weights is None else (scores, weights)
@@ -236,7 +236,7 @@ class Seq2SeqRNN(Pretrained):
             return_weights: also return the alignment of each new token, ``(batch, new, s)``.
         """
         check_flag("return_weights", return_weights)
-        check_keep("source_keep", source_keep, source)
+        check_source(source, source_keep, prompt, "prompt")
         check_token_numbers("prompt", prompt, self.embedding.num_embeddings)
         check_end(end, self.embedding.num_embeddings)
         states, state = self.encode(source, keep=source_keep)

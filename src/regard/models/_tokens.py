@@ -18,6 +18,8 @@ def check_token_numbers(name: str, tokens: Any, vocab_size: int) -> None:
         raise TypeError(f"{name} must be token numbers (int64 or int32), got {describe(tokens)}")
     if tokens.ndim != 2:
         raise ValueError(f"{name} has shape {tuple(tokens.shape)}, but must be (batch, tokens)")
+    if not torch.compiler.is_compiling() and tokens.shape[1] < 1:
+        raise ValueError(f"{name} has shape {tuple(tokens.shape)}, but must be (batch, tokens) with at least one token")
     if values_are_readable(tokens) and tokens.numel():
         low, high = (int(value) for value in tokens.aminmax())
         if low < 0 or high >= vocab_size:
@@ -34,6 +36,36 @@ def check_keep(name: str, keep: Any, tokens: Tensor) -> None:
         raise TypeError(f"{name} must be a boolean tensor (True = attend), got {describe(keep)}")
     if keep.shape != tokens.shape[:2]:
         raise ValueError(f"{name} has shape {tuple(keep.shape)}, but the tokens are {tuple(tokens.shape[:2])}")
+
+
+def check_same_batch(name: str, tokens: Tensor, source_name: str, source: Tensor) -> None:
+    """Both are checked to be tensors with a batch axis."""
+    if tokens.shape[0] != source.shape[0]:
+        raise ValueError(
+            f"{name} has shape {tuple(tokens.shape)}, a batch of {tokens.shape[0]}, but {source_name} has a batch of "
+            f"{source.shape[0]}"
+        )
+
+
+def check_no_keep(name: str, keep: Any) -> None:
+    """A mask of the source, in a model that has none: it would be ignored."""
+    if keep is not None:
+        raise ValueError(
+            f"{name} masks the source, but this call has no source: leave it out, got {describe(keep)}. Padding at the end of "
+            f"the target does not change earlier outputs"
+        )
+
+
+def check_source(source: Any, source_keep: Any, target: Any, name: str) -> None:
+    """The source of a decoder (None without an encoder), its mask, and the ``target`` of that ``name``: one batch."""
+    if source is None:
+        check_no_keep("source_keep", source_keep)
+        return
+    check_tensor("source", source)
+    check_keep("source_keep", source_keep, source)
+    check_tensor(name, target)
+    if source.ndim and target.ndim:
+        check_same_batch(name, target, "source", source)
 
 
 def check_end(end: Any, vocab_size: int) -> None:

@@ -17,7 +17,16 @@ from regard.layers import (
     LayerNorm,
 )
 from regard.models._pretrained import Pretrained
-from regard.models._tokens import as_attention_keep, check_end, check_keep, check_token_numbers, greedy
+from regard.models._tokens import (
+    as_attention_keep,
+    check_end,
+    check_keep,
+    check_no_keep,
+    check_same_batch,
+    check_source,
+    check_token_numbers,
+    greedy,
+)
 from regard.models._torch import fill, read_torch
 from regard.support.checks import (
     check_choice,
@@ -209,8 +218,12 @@ class Transformer(Pretrained):
         if memory is not None:
             check_ndim("memory", memory, "batch source_tokens dim")
             check_keep("memory_keep", memory_keep, memory)
-        start = 0 if cache is None else _tokens_in(cache)
+        else:
+            check_no_keep("memory_keep", memory_keep)
+        start = 0 if cache is None else self._tokens_in(cache)
         x = self._embed("target", target, self.embedding, start)
+        if memory is not None:
+            check_same_batch("target", x, "memory", memory)
         for i, block in enumerate(self.decoder):
             options: dict[str, Any] = {"causal": True, "cache": None if cache is None else cache[i]}
             if memory is not None:
@@ -244,8 +257,7 @@ class Transformer(Pretrained):
         check_flag("return_weights", return_weights)
         encoder: list[Tensor] | None = [] if return_weights else None
         decoder: list[Any] | None = [] if return_weights else None
-        if source is not None:
-            check_keep("source_keep", source_keep, source)
+        check_source(source, source_keep, target, "target")
         memory = None if source is None else self.encode(source, keep=source_keep, maps=encoder)
         scores = self.scores(self.decode(target, memory, memory_keep=source_keep, maps=decoder))
         if encoder is None or decoder is None:
@@ -285,13 +297,12 @@ class Transformer(Pretrained):
         check_flag("use_cache", use_cache)
         check_end(end, self.vocab_size)
         check_token_numbers("prompt", prompt, self.vocab_size)
-        if source is not None:
-            check_keep("source_keep", source_keep, source)
+        check_source(source, source_keep, prompt, "prompt")
         memory = None if source is None else self.encode(source, keep=source_keep)
         cache = self.empty_cache() if use_cache else None
 
         def next_scores(so_far: Tensor) -> Tensor:
-            new = so_far if cache is None else so_far[:, _tokens_in(cache) :]
+            new = so_far if cache is None else so_far[:, self._tokens_in(cache) :]
             return self.scores(self.decode(new, memory, memory_keep=source_keep, cache=cache)[:, -1:])[:, 0]
 
         return greedy(next_scores, prompt, tokens, end)
@@ -306,6 +317,15 @@ class Transformer(Pretrained):
         if self.positions is not None:
             x = self.positions(x, start=start)
         return self.dropout(x)
+
+    def _tokens_in(self, cache: Cache) -> int:
+        if not isinstance(cache, list) or len(cache) != len(self.decoder):
+            raise ValueError(
+                f"cache must be a list with one entry per block of the decoder, {len(self.decoder)}, as from empty_cache(), "
+                f"got {describe(cache)}"
+            )
+        first = cache[0]
+        return first.attention.tokens if isinstance(first, DecoderCache) else first.tokens
 
 
 def character_gpt(
@@ -345,8 +365,3 @@ def _embedding(vocab_size: int, dim: int) -> nn.Embedding:
     table = nn.Embedding(vocab_size, dim)
     nn.init.normal_(table.weight, std=dim**-0.5)  # times √dim, entries are as large as the positions
     return table
-
-
-def _tokens_in(cache: Cache) -> int:
-    first = cache[0]
-    return first.attention.tokens if isinstance(first, DecoderCache) else first.tokens

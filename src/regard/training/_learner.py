@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data import random_number
+from regard.support.checks import UnusableInputError, describe
 from regard.training._average import Average
 from regard.training._checkpoints import Checkpoint
 from regard.training._fabric import total_over_processes
@@ -44,6 +45,10 @@ class Learner:
         self.fabric, self.recipe, self.task = fabric, recipe, recipe.task
         torch.manual_seed(random_number(2**63, recipe.seed, "parameters"))
         self.network = recipe.network.build(self.task)
+        if not isinstance(self.network, nn.Module):
+            raise UnusableInputError(
+                f"{type(recipe.network).__name__}.build must return an nn.Module, got {describe(self.network)}"
+            )
         recipe.network.fit(self.network, self.task)
         self.network = self.network.to(fabric.device)
         if self.task.memory_format is not None:

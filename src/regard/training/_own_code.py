@@ -106,8 +106,8 @@ def import_sources(sources: Sequence[Any], where: str) -> None:
     """
     imported = {Path(path).name for path in _FILES}
     for source in map(str, sources):
-        moved = source.endswith(".py") and not Path(source).exists() and Path(source).name in imported
-        if source in _FILES or source in sys.modules or moved:
+        gone = source.endswith(".py") and not Path(source).exists()
+        if source in _FILES or source in sys.modules or (gone and Path(source).name in imported):
             continue
         if source not in _remembered():
             raise OwnCodeError(
@@ -117,8 +117,9 @@ def import_sources(sources: Sequence[Any], where: str) -> None:
         try:
             import_code(source)
         except OwnCodeError as error:
+            hint = f". If it was moved, pass its new path (--import folder/{Path(source).name})" if gone else ""
             raise OwnCodeError(
-                f"{where} was trained with code from {source}, which cannot be used now: {error}"
+                f"{where} was trained with code from {source}, which cannot be used now: {error}{hint}"
             ) from error
 
 

@@ -13,6 +13,7 @@ from regard.data import CaseTask, SequenceBatch, Vocabulary
 from regard.maps import Maps
 from regard.support.checks import check_choice, check_positive
 from regard.training.tasks._attention_maps import attention_maps, evaluation_mode, on_device_of
+from regard.training.tasks._scores import checked_scores
 from regard.training.tasks._task import Outcome, Sample, SampleAttention, Split, Task
 
 IGNORE = -100  # a target that cross-entropy ignores
@@ -67,8 +68,8 @@ class CaseConversion(Task):
         return batch.target_keep.sum()
 
     def outcome(self, network: nn.Module, batch: SequenceBatch) -> Outcome:
-        scores = network(batch.source, batch.target_input, source_keep=batch.source_keep).float()
-        return token_outcome(scores, batch.target.masked_fill(~batch.target_keep, IGNORE))
+        scores = network(batch.source, batch.target_input, source_keep=batch.source_keep)
+        return token_outcome(scores, batch.target.masked_fill(~batch.target_keep, IGNORE), len(self.vocabulary))
 
     def metrics(self, network: nn.Module, examples: Any, accuracy: Callable[[nn.Module], float]) -> dict[str, float]:
         return generation_accuracy(network, examples)._asdict()
@@ -176,8 +177,9 @@ def first_row(batch: SequenceBatch) -> SequenceBatch:
     return SequenceBatch(*(column[:1] for column in batch))
 
 
-def token_outcome(scores: Tensor, targets: Tensor) -> Outcome:
-    """Cross-entropy and correct predictions over all targets except ``IGNORE``; scores are (n, tokens, vocabulary)."""
+def token_outcome(scores: Any, targets: Tensor, vocab_size: int) -> Outcome:
+    """Cross-entropy and correct predictions over all targets except ``IGNORE``; scores are (batch, tokens, vocabulary)."""
+    scores = checked_scores(scores, tuple(targets.shape), "batch, tokens, vocabulary", vocab_size)
     loss = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
     correct = (scores.argmax(-1) == targets) & (targets != IGNORE)
     return Outcome(loss, correct.sum().float())

@@ -27,6 +27,7 @@ from regard.data import (
 )
 from regard.support.checks import check_positive, check_probability
 from regard.training.tasks._attention_maps import best_guesses, captured, on_device_of
+from regard.training.tasks._scores import checked_scores
 from regard.training.tasks._task import Outcome, Sample, SampleAttention, Split, Task
 
 
@@ -119,7 +120,7 @@ class ImageTask(Task):
         )
 
     def outcome(self, network: nn.Module, batch: ImageBatch) -> Outcome:
-        logits: Tensor = network(batch.images).float()
+        logits = checked_scores(network(batch.images), (len(batch.images),), "batch, classes", len(self.class_names))
         smoothing = self.label_smoothing if network.training else 0.0
         loss = F.cross_entropy(logits, batch.labels, label_smoothing=smoothing, reduction="sum")
         labels = batch.labels if batch.labels.ndim == 1 else batch.labels.argmax(-1)

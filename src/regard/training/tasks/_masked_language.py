@@ -56,7 +56,7 @@ class MaskedLanguage(Task):
         return (batch.targets != IGNORE).sum()
 
     def outcome(self, network: nn.Module, batch: MaskedBatch) -> Outcome:
-        return token_outcome(network(batch.tokens, keep=batch.keep).float(), batch.targets)
+        return token_outcome(network(batch.tokens, keep=batch.keep), batch.targets, len(self.vocabulary))
 
     def small(self) -> "MaskedLanguage":
         return dataclasses.replace(self, length=8, limit=500)

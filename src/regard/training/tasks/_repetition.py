@@ -48,7 +48,7 @@ class Repetition(Task):
         return (batch.targets != IGNORE).sum()
 
     def outcome(self, network: nn.Module, batch: NextTokenBatch) -> Outcome:
-        return token_outcome(network(None, batch.tokens).float(), batch.targets)
+        return token_outcome(network(None, batch.tokens), batch.targets, len(self.vocabulary))
 
     def small(self) -> "Repetition":
         return dataclasses.replace(self, length=24, size=64, held_out=16)
