@@ -145,6 +145,26 @@ class Keeping(RecordListener, ABC):
             )
         elif scores.query.is_cuda and (scores.change is not None or scores.mask is not None):
             self.noted(record.name, "functions that need the GPU change its scores, so that keep_keys= keeps no keys")
+        elif scores.change is not None or scores.mask is not None:
+            return self._with_functions(record.name, scores)
         else:
             return scores
         return None
+
+    def _with_functions(self, name: str, scores: AttentionScores) -> AttentionScores:
+        """Scores whose functions no longer depend on tensors that the model may change."""
+        if self.stream is not None:
+            self.noted(
+                name, "functions change its scores, so that its keys are not in the folder: rows only of these maps"
+            )
+        some = slice(0, 1), slice(0, 1)
+        try:
+            own = scores.with_frozen_functions()
+            if torch.equal(scores.scores(*some), own.scores(*some)):
+                return own
+        except (
+            Exception
+        ):  # the functions belong to the user, and may use an object in a way that its copy does not know
+            pass
+        self.noted(name, "functions read objects that the model may change: rows are right as long as it does not")
+        return scores
