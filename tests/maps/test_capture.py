@@ -69,6 +69,15 @@ def test_rows_that_do_not_exist_are_missed_with_the_reason(model, x):
     assert "there are only 5" in maps.missed[0].reason
 
 
+@pytest.mark.parametrize("heads", [[], slice(9, 12)])
+@pytest.mark.parametrize("overview", [None, 4])
+def test_no_heads_are_missed_with_the_reason(model, x, heads, overview):
+    capture = regard.capture(model, heads=heads, overview=overview)
+    with torch.no_grad(), pytest.warns(UserWarning, match="no map was captured"), capture as maps:
+        model(x)
+    assert maps.missed[0].reason == f"heads={heads}: it chooses none of 2"
+
+
 def test_many_rows_are_computed_in_parts(model, x, monkeypatch):
     with regard.capture(model) as whole:
         model(x)
