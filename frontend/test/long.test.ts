@@ -2,8 +2,9 @@
 
 import { expect, test } from "vitest";
 import { type Cells, everything, pooled, search, valueAt, within, zoomedAt } from "../src/maps/cells";
+import { elided, fitted } from "../src/maps/atlas";
 import { hits } from "../src/maps/naming";
-import { binSize, placeOf, tipText } from "../src/views/long";
+import { amount, binSize, placeOf, tipText } from "../src/views/long";
 
 const cells = (rows: number, columns: number, at: (r: number, c: number) => number): Cells => ({
   data: Float32Array.from({ length: rows * columns }, (_, i) => at(Math.floor(i / columns), i % columns)),
@@ -73,6 +74,17 @@ test("queries that are not the tokens have numbers, and a cache says where token
   expect(tip(null)).toContain("0 → 2 “c”");
   expect(tip("text", [3, 2])).toContain("3 “d” → 4 “e”");
   expect(tip("text", [3, 4])).toContain("3 “d” → 6 "); // an empty slot of a static cache
+});
+
+test("small amounts are not rounded to nothing", () => {
+  expect([0, 0.0031, 0.096, 0.5, 12.345].map(amount)).toEqual(["0.00", "0.0031", "0.096", "0.50", "12.35"]);
+});
+
+test("a name keeps its beginning and its end", () => {
+  const pen = { measureText: (text: string) => ({ width: text.length }) } as unknown as Parameters<typeof elided>[0];
+  expect(elided(pen, "decoder.0.1.EncDecAttention", 27)).toBe("decoder.0.1.EncDecAttention");
+  expect(elided(pen, "decoder.0.1.EncDecAttention", 13)).toBe("decode…ention");
+  expect(fitted(pen, "decoder.0.1.EncDecAttention", 13)).toBe("decoder.0.1.…");
 });
 
 test("the last bin of a curve may have fewer tokens", () => {

@@ -220,12 +220,17 @@ function labels(pen: Parameters<Draw>[0], theme: Theme, { map, received, entropy
     const number = Math.min(side.count - 1, Math.floor(share * side.count));
     return view.share * side.count < 400 ? nameAt(side, number, 8) : (side.first + number).toLocaleString("en");
   };
+  let [above, before] = ["", ""];
   for (let i = 0; i <= 4; i++) {
     const part = i / 4;
     pen.textAlign = "right";
-    pen.fillText(name(view.y + part * view.share, asks), map.x - 5, map.y + part * map.height);
+    const said = name(view.y + part * view.share, asks);
+    if (said !== above) pen.fillText(said, map.x - 5, map.y + part * map.height); // few queries have fewer labels
+    above = said;
     pen.textAlign = i === 0 ? "left" : i === 4 ? "right" : "center";
-    pen.fillText(name(view.x + part * view.share, reads), map.x + part * map.width, received.y + received.height + 9);
+    const read = name(view.x + part * view.share, reads);
+    if (read !== before) pen.fillText(read, map.x + part * map.width, received.y + received.height + 9);
+    before = read;
   }
   pen.textAlign = "left";
   pen.fillText("keys →  queries ↓", map.x, 9);
@@ -287,11 +292,14 @@ export function binSize(share: number, count: number, bin: number): number {
   return to - from + 1;
 }
 
+/** Two digits behind the point; two digits that are not 0 for what is smaller: far from a sink, keys receive little. */
+export const amount = (x: number): string => (x >= 0.1 || x === 0 ? x.toFixed(2) : x.toPrecision(2));
+
 function describe(about: LongAbout, head: number, cells: Cells, measure: Measure, over: Place | null, received: Curve, entropy: Curve, tokens: Lists): string {
   const start = `${about.name} · head ${about.heads[head]} · ${about.keys.toLocaleString("en")} tokens in cells of ${about.cell[1]}`;
   if (!over) return start;
   const each = valueAt(received, over.k) / binSize(over.k, about.keys, about.bin[1]);
-  return `${start} · ${tipText(about, cells, measure, over, tokens)} · keys there receive ${each.toFixed(2)} on average · entropy ${valueAt(entropy, over.q).toFixed(2)}`;
+  return `${start} · ${tipText(about, cells, measure, over, tokens)} · keys there receive ${amount(each)} on average · entropy ${valueAt(entropy, over.q).toFixed(2)}`;
 }
 
 /** The window around a found token: in the middle of the queries, of the keys, or of both. */
