@@ -172,3 +172,11 @@ def test_steps_of_a_generation_have_their_place_in_the_text(unread):
 def test_a_sample_that_is_no_number_is_refused(sample, user_errors):
     with pytest.raises(TypeError, match="sample must be a whole number, got"):
         regard.show(long_maps(1, 1, 40), sample=sample)
+
+
+def test_what_needs_whole_maps_says_so():
+    maps = long_maps(1, 2, 40)
+    words = [f"▁w{n}" for n in range(40)]
+    for options in ({"other": maps}, {"segments": [("text", 4), ("image", (6, 6))]}, {"tokens": words, "words": True}):
+        with pytest.raises(ValueError, match=r"only an overview of 'layers\.0' was kept"):
+            regard.show(maps, **options)
