@@ -48,11 +48,11 @@ def shared_heads(value: Tensor, heads: Selection, count: int) -> Tensor:
         return selected(value, 1, heads)
     if shared == 1:
         return value
-    if isinstance(heads, slice) and heads.start is not None and heads.stop - heads.start == 1:
-        first = heads.start // (count // shared)
-        return value[:, first : first + 1]
     if is_all(heads):
         return value.repeat_interleave(count // shared, 1)
+    if isinstance(heads, slice) and len(chosen := range(count)[heads]) == 1:
+        first = chosen[0] // (count // shared)
+        return value[:, first : first + 1]
     index = torch.arange(count, device=value.device)[heads] // (count // shared)
     return value[:, index]
 
