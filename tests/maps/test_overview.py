@@ -82,7 +82,7 @@ def attentions(draw):
     if draw(st.booleans()):
         limits = st.none() | st.integers(0, 9)
         shift = draw(st.sampled_from([0, keys - queries, torch.randint(-3, 4, (batch,))]))
-        scores["band"] = Band(draw(limits), draw(st.none() | st.just(0) | st.integers(0, 9)), shift)
+        scores["band"] = Band(draw(limits), draw(st.none() | st.just(0) | st.integers(-2, 9)), shift)
     kind = draw(
         st.sampled_from(["none", "keep", "padding", "bias", "hidden", "present", "slopes", "softcap", "functions"])
     )
