@@ -2,7 +2,9 @@
 
 import { expect, test } from "vitest";
 import { type Cells, everything, pooled, search, valueAt, within, zoomedAt } from "../src/maps/cells";
-import { binSize, nextPlace, tipText } from "../src/views/long";
+import { elided, fitted } from "../src/maps/atlas";
+import { hits } from "../src/maps/naming";
+import { amount, binSize, placeOf, tipText } from "../src/views/long";
 
 const cells = (rows: number, columns: number, at: (r: number, c: number) => number): Cells => ({
   data: Float32Array.from({ length: rows * columns }, (_, i) => at(Math.floor(i / columns), i % columns)),
@@ -42,22 +44,47 @@ test("the last cell may be small", () => {
   expect(valueAt({ values: Float32Array.of(1, 2, 3), count: 2.1 }, 0.99)).toBe(3);
 });
 
-test("search finds tokens in either case, and next goes round", () => {
-  const found = search(["The", "cat", " sat", "the"], "THE");
-  expect(found).toEqual([0, 3]);
+test("search finds tokens in either case, as queries and as keys", () => {
+  expect(search(["The", "cat", " sat", "the"], "THE")).toEqual([0, 3]);
   expect(search(["a"], " ")).toEqual([]);
-  const first = nextPlace(everything, [10, 900], 1000, 1e-4);
-  expect((first.x + first.share / 2) * 1000).toBeCloseTo(900.5);
-  const again = nextPlace(first, [100, 900], 1000, 1e-4);
-  expect((again.x + again.share / 2) * 1000).toBeCloseTo(100.5);
+  const lists = { text: ["The", "cat", " sat", "the"], source: ["the", "dog"], target: ["a", "b", "the"] };
+  const about = { queries: 4, keys: 4, asks: "text", reads: "text", first: [0, 0] as [number, number] };
+  expect(hits(about, lists, "the")).toEqual([{ q: 0, k: 0 }, { q: 3, k: 3 }]);
+  expect(hits({ ...about, asks: null }, lists, "the")).toEqual([{ q: null, k: 0 }, { q: null, k: 3 }]);
+  expect(hits({ ...about, queries: 3, keys: 2, asks: "target", reads: "source" }, lists, "the")).toEqual([{ q: null, k: 0 }, { q: 2, k: null }]);
+  // The last step of a generation whose cache keeps two tokens.
+  expect(hits({ ...about, queries: 1, keys: 2, first: [3, 2] }, lists, "the")).toEqual([{ q: 0, k: 1 }]);
 });
 
-test("queries that are not the tokens have numbers", () => {
-  const about = (named: [boolean, boolean]) => ({ queries: 2, keys: 3, cell: [1, 1], named }) as unknown as Parameters<typeof tipText>[0];
+test("a found token is in the window, also at the ends", () => {
+  const about = { queries: 1000, keys: 1000 };
+  for (const at of [0, 3, 500, 990, 998, 999]) {
+    const { x, y, share } = placeOf(everything, { q: at, k: at }, about, 1e-4);
+    for (const start of [x, y]) expect(start <= at / 1000 && (at + 1) / 1000 <= start + share + 1e-9).toBe(true);
+  }
+  const beside = placeOf({ x: 0.5, y: 0.25, share: 0.2 }, { q: null, k: 10 }, about, 1e-4);
+  expect(beside.y + beside.share / 2).toBeCloseTo(0.35);
+});
+
+test("queries that are not the tokens have numbers, and a cache says where tokens begin", () => {
+  const about = (asks: string | null, first = [0, 0]) => ({ queries: 2, keys: 3, cell: [1, 1], asks, reads: "text", first }) as unknown as Parameters<typeof tipText>[0];
   const one = cells(2, 3, () => 0.25);
-  const tip = (named: [boolean, boolean]) => tipText(about(named), one, "mass", { q: 0, k: 0.9 }, ["a", "b", "c"]);
-  expect(tip([true, true])).toContain("0 “a” → 2 “c”");
-  expect(tip([false, true])).toContain("0 → 2 “c”");
+  const tip = (...given: Parameters<typeof about>) => tipText(about(...given), one, "mass", { q: 0, k: 0.9 }, { text: ["a", "b", "c", "d", "e"] });
+  expect(tip("text")).toContain("0 “a” → 2 “c”");
+  expect(tip(null)).toContain("0 → 2 “c”");
+  expect(tip("text", [3, 2])).toContain("3 “d” → 4 “e”");
+  expect(tip("text", [3, 4])).toContain("3 “d” → 6 "); // an empty slot of a static cache
+});
+
+test("small amounts are not rounded to nothing", () => {
+  expect([0, 0.0031, 0.096, 0.5, 12.345].map(amount)).toEqual(["0.00", "0.0031", "0.096", "0.50", "12.35"]);
+});
+
+test("a name keeps its beginning and its end", () => {
+  const pen = { measureText: (text: string) => ({ width: text.length }) } as unknown as Parameters<typeof elided>[0];
+  expect(elided(pen, "decoder.0.1.EncDecAttention", 27)).toBe("decoder.0.1.EncDecAttention");
+  expect(elided(pen, "decoder.0.1.EncDecAttention", 13)).toBe("decode…ention");
+  expect(fitted(pen, "decoder.0.1.EncDecAttention", 13)).toBe("decoder.0.1.…");
 });
 
 test("the last bin of a curve may have fewer tokens", () => {

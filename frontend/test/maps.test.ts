@@ -318,6 +318,8 @@ describe("words", () => {
     expect(shortNames(["blocks.0.attn", "blocks.1.attn"])).toEqual(["0", "1"]);
     expect(shortNames(["encoder.0.attention", "decoder.0.cross_attention", "decoder.0.attention"])).toEqual(["encoder.0", "decoder.0.cross", "decoder.0"]);
     expect(shortNames(["attention"])).toEqual(["attention"]);
+    const t5 = ["encoder.block.0.layer.0.SelfAttention", "decoder.block.0.layer.0.SelfAttention", "decoder.block.0.layer.1.EncDecAttention", "decoder.block.1.layer.0.SelfAttention"];
+    expect(shortNames(t5)).toEqual(["encoder.0.0.SelfAttention", "decoder.0.0.SelfAttention", "decoder.0.1.EncDecAttention", "decoder.1.0.SelfAttention"]);
     expect(shortNames(["a.attn", "a.attention"])).toEqual(["attn", "attention"]);
   });
 

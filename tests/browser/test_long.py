@@ -118,3 +118,26 @@ def test_hover_search_and_zoom_down_to_a_row_token_by_token(open_file):
     row = pixels(page, ".rg-main")
     page.get_by_label("row in full").select_option("-1")
     assert pixels(page, ".rg-main") != row
+
+
+def test_next_reaches_every_found_token_and_begins_again(open_file):
+    """At the ends of the text the window stays inside, so that a found token is not in its middle."""
+    tokens = [f"w{i}" for i in range(2048)]
+    places = [3, 9, 1000, 2040, 2045]
+    for place in places:
+        tokens[place] = "needle"
+    page = open_file(regard.show(heads(2048), tokens=tokens))
+    page.get_by_label("find a token").fill("needle")
+    page.get_by_text("5 found").wait_for()
+    canvas, seen = page.locator(".rg-main canvas"), []
+    for _ in range(6):
+        page.get_by_label("go to the next one").click()
+        settle(page)
+        box = canvas.bounding_box()
+        point(page, ".rg-main", round(box["width"] / 2), round(box["height"] / 2))
+        seen.append(int(re.search(r"in cells of 16 · (\d+)", subtitle(page))[1]))
+        page.mouse.move(1, 1)
+    assert seen[0] == seen[5] < 64  # the first window has the first two
+    assert seen[1] < 64
+    assert abs(seen[2] - 1000) < 48
+    assert min(seen[3], seen[4]) > 2048 - 64 - 16

@@ -69,6 +69,51 @@ def test_rows_that_do_not_exist_are_missed_with_the_reason(model, x):
     assert "there are only 5" in maps.missed[0].reason
 
 
+@pytest.mark.parametrize("shared", [1, 2, 8])
+@pytest.mark.parametrize("overview", [None, 4])
+@pytest.mark.parametrize(
+    "heads",
+    [
+        slice(3, None),
+        slice(-1, None),
+        slice(-3, -2),
+        slice(None, None, 3),
+        slice(6, 20),
+        slice(-20, 2),
+        slice(2, 4),
+        [7, 0],
+    ],
+)
+def test_any_slice_of_heads_that_share_keys(heads, shared, overview):
+    """Slices without a stop, from the end, or beyond it: the model must not fail, whatever they are."""
+
+    class Shared(nn.Module):
+        def forward(self, query, key):
+            return nn.functional.scaled_dot_product_attention(query, key, key, enable_gqa=True)
+
+    model, query, key = Shared(), torch.randn(2, 8, 9, 4), torch.randn(2, shared, 9, 4)
+    with torch.no_grad(), regard.capture(model) as whole:
+        model(query, key)
+    expected = whole[0].weights[:, heads]
+    with torch.no_grad(), regard.capture(model, heads=heads, overview=overview, keep_keys=bool(overview)) as maps:
+        model(query, key)
+    found = maps[0]
+    torch.testing.assert_close(found.block() if overview else found.weights, expected)
+    assert found.latest.heads == tuple(torch.arange(8)[heads].tolist())
+    assert found.agrees
+    if overview:
+        torch.testing.assert_close(found.per_key.received, expected.sum(-2))
+
+
+@pytest.mark.parametrize("heads", [[], slice(9, 12)])
+@pytest.mark.parametrize("overview", [None, 4])
+def test_no_heads_are_missed_with_the_reason(model, x, heads, overview):
+    capture = regard.capture(model, heads=heads, overview=overview)
+    with torch.no_grad(), pytest.warns(UserWarning, match="no map was captured"), capture as maps:
+        model(x)
+    assert maps.missed[0].reason == f"heads={heads}: it chooses none of 2"
+
+
 def test_many_rows_are_computed_in_parts(model, x, monkeypatch):
     with regard.capture(model) as whole:
         model(x)

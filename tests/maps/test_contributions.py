@@ -165,3 +165,17 @@ def test_contributions_contain_no_dropout(kernel):
     with torch.no_grad():
         maps = check(model, lambda: model(x), model.proj.weight, value)
     assert maps[0].agrees
+
+
+def test_contributions_say_what_of_the_weights_was_kept():
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = torch.randn(1, 5, 8)
+    for options, match in (
+        ({"overview": 2}, "only an overview of its weights was kept"),
+        ({"reduce": lambda total, weights: weights.sum()}, "its weights were folded by reduce="),
+    ):
+        with torch.no_grad(), regard.capture(attention, values=True, **options) as maps:
+            attention(x, x, x, need_weights=False)
+        with pytest.raises(ValueError, match=match):
+            maps[0].contributions()
+        assert maps[0].head_contributions().shape == (1, 2, 5)

@@ -82,7 +82,7 @@ def attentions(draw):
     if draw(st.booleans()):
         limits = st.none() | st.integers(0, 9)
         shift = draw(st.sampled_from([0, keys - queries, torch.randint(-3, 4, (batch,))]))
-        scores["band"] = Band(draw(limits), draw(st.none() | st.just(0) | st.integers(0, 9)), shift)
+        scores["band"] = Band(draw(limits), draw(st.none() | st.just(0) | st.integers(-2, 9)), shift)
     kind = draw(
         st.sampled_from(["none", "keep", "padding", "bias", "hidden", "present", "slopes", "softcap", "functions"])
     )
@@ -232,6 +232,37 @@ def test_the_budget_is_counted_before_anything_is_computed(monkeypatch, tmp_path
     assert "overview=128 keeps its exact mass in cells, in" in maps.missed[0].reason
 
 
+def test_the_budget_holds_for_the_peak(monkeypatch):
+    """A large overview is computed in float32 and copied then: both are in memory at once."""
+    model, x = Long(), torch.randn(1, 300, 16)
+    with torch.no_grad(), regard.capture(model, overview=16) as maps:
+        model(x)
+    size = maps[0].latest.overview.nbytes
+    with torch.no_grad(), regard.capture(model, overview=16, budget=size) as maps:  # less than a chunk
+        model(x)
+    assert len(maps) == 1
+    monkeypatch.setattr(regard.maps.Capture, "chunk_bytes", 1000)
+    with torch.no_grad(), pytest.warns(UserWarning, match="dropped"), regard.capture(model, overview=16, budget=size):
+        model(x)
+    working = regard.maps._overview.working_size((1, 2, 300, 300), 16)
+    with torch.no_grad(), regard.capture(model, overview=16, budget=size + working) as maps:
+        model(x)
+    assert len(maps) == 1
+
+
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_a_retracted_overview_gives_its_memory_back(tmp_path, in_folder):
+    capture = regard.capture(model := Long(), overview=4, keep_keys=True, stream=tmp_path if in_folder else None)
+    x = torch.randn(1, 20, 16)
+    with torch.no_grad(), capture:
+        model(x)
+        once = capture.storage.used
+        model(x)
+        capture.retract("Long")
+    assert capture.storage.used == once > 0
+    assert len(list(tmp_path.glob("*.keys"))) == (2 if in_folder else 0)
+
+
 class Kinds(nn.Module):
     """Attention of one kind or another, of 4 heads over 2."""
 
@@ -326,6 +357,10 @@ def test_reduce_by_rows_and_at_once(monkeypatch):
     torch.testing.assert_close(maps[0].reduced, 2 * whole[0].weights.sum(-2))
     assert seen == 2 * [slice(a, min(a + 7, 30)) for a in range(0, 30, 7)]
     assert len(maps[0].calls) == 2
+    for kind in (lambda total, weights: weights.dtype, lambda total, weights, rows: weights.dtype):
+        with torch.no_grad(), regard.capture(model, reduce=kind, dtype=torch.bfloat16) as maps:
+            model(x)
+        assert maps[0].reduced is torch.bfloat16
     capture = regard.capture(model, reduce=lambda total, weights: weights, budget=100)
     with torch.no_grad(), pytest.warns(UserWarning, match="dropped"), capture as maps:
         model(x)

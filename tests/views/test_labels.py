@@ -103,14 +103,12 @@ def test_a_comparison_of_rows_that_are_not_the_same_is_refused():
 def test_an_overview_names_queries_only_if_they_are_the_tokens():
     maps = captured(Pool(3), torch.randn(1, 16, 8), overview=4)
     shown = regard.show(maps, tokens=WORDS)
-    assert layer_of(shown)["named"] == [False, True]
+    assert (layer_of(shown)["asks"], layer_of(shown)["reads"]) == (None, "text")
     axes = static_figure.figure(shown.payload).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1", "2"]
     assert axes.get_xticklabels()[0].get_text() == "0 w0"
-    assert layer_of(regard.show(captured(encoder(), torch.randn(1, 16, 8), overview=4), tokens=WORDS))["named"] == [
-        True,
-        True,
-    ]
+    layer = layer_of(regard.show(captured(encoder(), torch.randn(1, 16, 8), overview=4), tokens=WORDS))
+    assert (layer["asks"], layer["reads"]) == ("text", "text")
 
 
 def test_segments_are_not_the_queries_of_another_attention():
@@ -224,8 +222,8 @@ def test_an_answer_may_end_in_a_token_that_was_not_read(unread, source):
 def test_a_long_text_may_end_in_a_token_that_was_not_read():
     maps = captured(encoder(), torch.randn(1, 15, 8), overview=4)
     shown = regard.show(maps, tokens=WORDS)
-    assert shown.payload.meta["tokens"] == WORDS[:15]
-    assert layer_of(shown)["named"] == [True, True]
+    assert shown.payload.meta["tokens"] == {"text": WORDS[:15]}
+    assert (layer_of(shown)["asks"], layer_of(shown)["reads"]) == ("text", "text")
 
 
 GENERATIONS = {

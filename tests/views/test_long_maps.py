@@ -7,7 +7,7 @@ import torch
 
 import regard
 import regard.views._static_figure as static_figure
-from regard.maps import AttentionRecord, Check, Map, Maps, Overview
+from regard.maps import AttentionRecord, Check, Map, MapAxes, Maps, Overview, Positions
 
 
 def random_overview(heads, tokens, cells=128, batch=1):
@@ -119,3 +119,64 @@ def test_a_page_says_which_rows_it_has_no_room_for():
     payload = regard.show(maps).payload
     assert "rows0" not in payload.arrays
     assert any("no room" in note and "layers.0" in note for note in payload.meta["notes"])
+
+
+def long_map(name, queries, keys, place=None):
+    """A map with an overview, of a call that has this place in a text."""
+    record = AttentionRecord(name, "sdpa", (1, 2, queries, keys), Check("kernel"), axes=MapAxes(positions=place))
+    record.overview = Overview.empty(record.shape, 8, torch.device("cpu")).kept()
+    return Map(name, [record])
+
+
+def naming(shown):
+    return [(layer["asks"], layer["reads"], layer["first"]) for layer in shown.payload.meta["layers"]]
+
+
+@pytest.mark.parametrize("unread", [0, 1])
+def test_source_and_target_name_an_encoder_and_a_decoder(unread):
+    maps = Maps(
+        [long_map("encoder.attn", 30, 30), long_map("decoder.attn", 20, 20), long_map("decoder.cross_attn", 20, 30)]
+    )
+    source, target = ([f"{kind}{n}" for n in range(count)] for kind, count in (("s", 30), ("t", 20 + unread)))
+    shown = regard.show(maps, tokens=(source, target))
+    assert naming(shown) == [
+        ("source", "source", [0, 0]),
+        ("target", "target", [0, 0]),
+        ("target", "source", [0, 0]),
+    ]
+    assert shown.payload.meta["tokens"] == {"source": source, "target": target[:20]}
+    axes = static_figure.figure(shown.payload, layer="decoder.cross_attn").axes[0]
+    assert axes.get_xticklabels()[1].get_text().startswith("4 s4")
+    assert axes.get_yticklabels()[1].get_text().startswith("3 t3")
+    with pytest.raises(ValueError, match=r"tokens has 29 source and .* target entries, but 'encoder\.attn' attends"):
+        regard.show(maps, tokens=(source[1:], target))
+
+
+@pytest.mark.parametrize("unread", [0, 1])
+def test_steps_of_a_generation_have_their_place_in_the_text(unread):
+    """The caches of a sliding window and of all tokens, and one with room for more."""
+    places = [Positions(44, 1, 29, 16, 45, True), Positions(44, 1, 0, 45, 45, True), Positions(44, 1, 0, 64, 45, True)]
+    maps = Maps(long_map(f"layers.{n}.attn", 1, place.keys, place) for n, place in enumerate(places))
+    words = [f"w{n}" for n in range(45 + unread)]
+    shown = regard.show(maps, tokens=words)
+    assert naming(shown) == [("text", "text", [44, 29]), ("text", "text", [44, 0]), ("text", "text", [44, 0])]
+    for layer, last in ((0, "43 w43"), (2, "56")):
+        axes = static_figure.figure(shown.payload, layer=layer).axes[0]
+        assert axes.get_yticklabels()[0].get_text() == "44 w44"
+        assert axes.get_xticklabels()[-1].get_text() == last
+    with pytest.raises(ValueError, match=r"tokens has 16 entries .* needs 45, which 'layers\.0\.attn' attends over"):
+        regard.show(maps, tokens=words[:16])
+
+
+@pytest.mark.parametrize("sample", [True, "0", 0.0, None])
+def test_a_sample_that_is_no_number_is_refused(sample, user_errors):
+    with pytest.raises(TypeError, match="sample must be a whole number, got"):
+        regard.show(long_maps(1, 1, 40), sample=sample)
+
+
+def test_what_needs_whole_maps_says_so():
+    maps = long_maps(1, 2, 40)
+    words = [f"▁w{n}" for n in range(40)]
+    for options in ({"other": maps}, {"segments": [("text", 4), ("image", (6, 6))]}, {"tokens": words, "words": True}):
+        with pytest.raises(ValueError, match=r"only an overview of 'layers\.0' was kept"):
+            regard.show(maps, **options)

@@ -123,7 +123,7 @@ export function Atlas(props: AtlasProps) {
         pen.fillStyle = row.warn ? theme.warn : current ? theme.ink : theme.muted;
         pen.font = `${current ? 600 : 400} 11px ${theme.font}`;
         pen.textAlign = "right";
-        pen.fillText(fitted(pen, row.label, g.left - 8), g.left - 6, y + g.tall / 2);
+        pen.fillText(elided(pen, row.label, g.left - 8), g.left - 6, y + g.tall / 2);
       }
       row.heads.forEach((head, c) => {
         const [x] = place(g, r, c);
@@ -201,16 +201,22 @@ export function Atlas(props: AtlasProps) {
 /** More letters than fit anywhere. */
 const MOST_LETTERS = 400;
 
-/** The longest beginning of a text that fits, by binary search, since a token may be very long. */
-export function fitted(pen: Pen, text: string, room: number): string {
+/** The longest beginning of a text that fits. */
+export const fitted = (pen: Pen, text: string, room: number): string => cut(pen, text, room, (letters) => `${text.slice(0, letters)}…`);
+
+/** Beginning and end of a name: names of modules differ at both. */
+export const elided = (pen: Pen, text: string, room: number): string => cut(pen, text, room, (letters) => `${text.slice(0, Math.ceil(letters / 2))}…${text.slice(text.length - Math.floor(letters / 2))}`);
+
+/** As many letters of a text as fit, by binary search, since a token may be very long. */
+function cut(pen: Pen, text: string, room: number, shortened: (letters: number) => string): string {
   if (text.length <= MOST_LETTERS && pen.measureText(text).width <= room) return text;
   let [end, most] = [1, Math.min(text.length, MOST_LETTERS)];
   while (end < most) {
     const middle = Math.ceil((end + most) / 2);
-    if (pen.measureText(`${text.slice(0, middle)}…`).width <= room) end = middle;
+    if (pen.measureText(shortened(middle)).width <= room) end = middle;
     else most = middle - 1;
   }
-  return `${text.slice(0, end)}…`;
+  return shortened(end);
 }
 
 /** The row with the most heads: layers may have different numbers of heads. */

@@ -192,7 +192,10 @@ export function shortNames(names: string[]): string[] {
     while (front < shortest - 1 && split.every((parts) => parts[front] === split[0][front])) front++;
     while (back < shortest - 1 - front && split.every((parts) => parts[parts.length - 1 - back] === split[0][split[0].length - 1 - back])) back++;
   }
-  const short = split.map((parts) => parts.slice(front, parts.length - back).join("."));
+  const rest = split.map((parts) => parts.slice(front, parts.length - back));
+  // "decoder.block.0.layer.1.EncDecAttention" is shortened to "decoder.0.1.EncDecAttention" if all names have "block" and "layer" there.
+  const aligned = names.length > 1 && rest.every((parts) => parts.length === rest[0].length);
+  const short = rest.map((parts) => parts.filter((part, i) => !aligned || /^\d+$/.test(part) || rest.some((other) => other[i] !== part)).join("."));
   // "encoder.0.attention" is shortened to "encoder.0" if no other name starts like this.
   const shorter = short.map((name) => name.replace(/[._]?(attention|attn)$/, ""));
   return shorter.every(Boolean) && new Set(shorter).size === names.length ? shorter : short;

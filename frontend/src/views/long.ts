@@ -9,25 +9,23 @@ import { recalled, remember } from "../core/memory";
 import { slice } from "../core/payload";
 import { type Theme, useTheme } from "../core/theme";
 import { Atlas, type AtlasRow, makeStrip, type Strip } from "../maps/atlas";
-import { boxesOf, type Box, brightness, type Cells, cellsOf, type Curve, drawCells, drawCurve, everything, largestIn, longHeight, type Measure, pooled, search, valueAt, type Window, within, zoomedAt } from "../maps/cells";
+import { boxesOf, type Box, brightness, type Cells, cellsOf, type Curve, drawCells, drawCurve, everything, largestIn, longHeight, type Measure, pooled, valueAt, type Window, within, zoomedAt } from "../maps/cells";
 import { type LayerAbout, percent, shortNames } from "../maps/layer";
+import { type Hit, hits, type Lists, nameAt, type Named, type Side, sideOf } from "../maps/naming";
 import { Residuals } from "../maps/residuals";
 import { colorsOf } from "../maps/scale";
-import { visible } from "../maps/table";
 import type { ViewProps } from "./index";
 
-interface LongAbout extends LayerAbout {
+interface LongAbout extends LayerAbout, Named {
   /** Queries and keys of a cell. */
   cell: [number, number];
   /** Queries per bin of the entropy, and keys per bin of the received mass. */
   bin: [number, number];
-  /** Whether queries and keys are tokens of the text. */
-  named: [boolean, boolean];
 }
 
 interface Meta {
   layers: LongAbout[];
-  tokens: string[] | null;
+  tokens: Lists;
   notes: string[];
   opening: { layer: number; head: number; why: string };
 }
@@ -52,6 +50,7 @@ export function LongView({ payload, host }: ViewProps): VNode {
   const [view, setView] = useState<Window>(everything);
   const [over, setOver] = useState<Place | null>(null);
   const [text, setText] = useState("");
+  const [reached, setReached] = useState(-1);
   const [row, setRow] = useState(-1);
 
   const safe = { layer: clamp(at.layer, layers.length), head: 0 };
@@ -73,7 +72,12 @@ export function LongView({ payload, host }: ViewProps): VNode {
     const array = payload.array(`rows${shown.layer}`);
     return { values: slice(array, (shown.head * rows.length + row) * about.keys, about.keys), count: about.keys };
   }, [payload, shown.layer, shown.head, row]);
-  const found = useMemo(() => (tokens ? search(tokens, text) : []), [payload, text]);
+  const found = useMemo(() => hits(about, tokens, text), [payload, shown.layer, text]);
+  const next = () => {
+    const to = (reached + 1) % found.length;
+    setReached(to);
+    setView(placeOf(view, found[to], about, smallest));
+  };
 
   useEffect(() => host.select?.({ layer: about.name, head: about.heads[shown.head] }), [safe.layer, safe.head]);
   useEffect(() => remember(host, "long", { layer: safe.layer, head: String(safe.head) }), [safe.layer, safe.head]);
@@ -93,10 +97,10 @@ export function LongView({ payload, host }: ViewProps): VNode {
     <${Select} label="layer" value=${String(safe.layer)} options=${layers.map((layer, i) => [String(i), layer.name])} onChange=${(value: string) => choose(Number(value), safe.head)} />
     <${Select} label="head" value=${String(safe.head)} options=${layers[safe.layer].heads.map((head, i) => [String(i), `head ${head}`])} onChange=${(value: string) => choose(safe.layer, Number(value))} />
     <${Slider} label="zoom" value=${-Math.log2(view.share)} min=${0} max=${Math.ceil(-Math.log2(smallest))} step=${0.1} text=${`${(1 / view.share).toFixed(view.share > 0.1 ? 1 : 0)}×`} onInput=${(value: number) => zoom(view.share * 2 ** value)} />
-    ${rows.length ? html`<${Select} label="row in full" value=${String(row)} options=${[["-1", "none"], ...rows.map((number, i) => [String(i), tokens && about.named[0] ? `${number} ${visible(tokens[number] ?? "")}` : String(number)])]} onChange=${(value: string) => setRow(Number(value))} />` : null}
-    ${tokens ? html`<div class="rg-control"><label>find a token <input type="search" value=${text} size="10" onInput=${(event: Event) => setText((event.target as HTMLInputElement).value)} /></label>
-      <output>${text ? `${found.length}${found.length === 2000 ? "+" : ""} found` : ""}</output>
-      ${found.length ? html`<${Button} label="go to the next one" onClick=${() => setView(nextPlace(view, found, about.named[1] ? about.keys : about.queries, smallest))}>next<//>` : null}</div>` : null}
+    ${rows.length ? html`<${Select} label="row in full" value=${String(row)} options=${[["-1", "none"], ...rows.map((number, i) => [String(i), nameAt(sideOf(about, tokens, 0), number, 16)])]} onChange=${(value: string) => setRow(Number(value))} />` : null}
+    ${Object.keys(tokens).length ? html`<div class="rg-control"><label>find a token <input type="search" value=${text} size="10" onInput=${(event: Event) => (setText((event.target as HTMLInputElement).value), setReached(-1))} /></label>
+      <output>${text ? `${found.length}${found.length >= 2000 ? "+" : ""} found` : ""}</output>
+      ${found.length ? html`<${Button} label="go to the next one" onClick=${next}>next<//>` : null}</div>` : null}
   `;
   return html`<${Frame}
     name="long"
@@ -121,8 +125,8 @@ interface MainProps {
   received: Curve;
   entropy: Curve;
   full: Curve | null;
-  tokens: string[] | null;
-  found: number[];
+  tokens: Lists;
+  found: Hit[];
   view: Window;
   over: Place | null;
   onOver: (place: Place | null) => void;
@@ -207,20 +211,26 @@ const cellsIn = (payload: ViewProps["payload"], { queries, keys, cell }: LongAbo
 
 type Boxes = ReturnType<typeof boxesOf>;
 
-function labels(pen: Parameters<Draw>[0], theme: Theme, { map, received, entropy }: Boxes, view: Window, about: LongAbout, tokens: string[] | null, full: boolean): void {
+function labels(pen: Parameters<Draw>[0], theme: Theme, { map, received, entropy }: Boxes, view: Window, about: LongAbout, tokens: Lists, full: boolean): void {
   pen.fillStyle = theme.muted;
   pen.font = `10px ${theme.font}`;
   pen.textBaseline = "middle";
-  const name = (share: number, count: number, named: boolean) => {
-    const number = Math.min(count - 1, Math.floor(share * count));
-    return tokens && named && view.share * count < 400 && tokens[number] !== undefined ? `${number} ${visible(tokens[number]).slice(0, 8)}` : number.toLocaleString("en");
+  const [asks, reads] = [sideOf(about, tokens, 0), sideOf(about, tokens, 1)];
+  const name = (share: number, side: Side) => {
+    const number = Math.min(side.count - 1, Math.floor(share * side.count));
+    return view.share * side.count < 400 ? nameAt(side, number, 8) : (side.first + number).toLocaleString("en");
   };
+  let [above, before] = ["", ""];
   for (let i = 0; i <= 4; i++) {
     const part = i / 4;
     pen.textAlign = "right";
-    pen.fillText(name(view.y + part * view.share, about.queries, about.named[0]), map.x - 5, map.y + part * map.height);
+    const said = name(view.y + part * view.share, asks);
+    if (said !== above) pen.fillText(said, map.x - 5, map.y + part * map.height); // few queries have fewer labels
+    above = said;
     pen.textAlign = i === 0 ? "left" : i === 4 ? "right" : "center";
-    pen.fillText(name(view.x + part * view.share, about.keys, about.named[1]), map.x + part * map.width, received.y + received.height + 9);
+    const read = name(view.x + part * view.share, reads);
+    if (read !== before) pen.fillText(read, map.x + part * map.width, received.y + received.height + 9);
+    before = read;
   }
   pen.textAlign = "left";
   pen.fillText("keys →  queries ↓", map.x, 9);
@@ -230,13 +240,13 @@ function labels(pen: Parameters<Draw>[0], theme: Theme, { map, received, entropy
   pen.fillText("entropy", entropy.x + entropy.width / 2, 9);
 }
 
-function marks(pen: Parameters<Draw>[0], theme: Theme, { map }: Boxes, view: Window, found: number[], about: LongAbout): void {
+function marks(pen: Parameters<Draw>[0], theme: Theme, { map }: Boxes, view: Window, found: Hit[], about: LongAbout): void {
   pen.fillStyle = theme.warn;
-  for (const token of found) {
-    const x = (((token + 0.5) / about.keys - view.x) / view.share) * map.width;
-    const y = (((token + 0.5) / about.queries - view.y) / view.share) * map.height;
-    if (about.named[1] && x >= 0 && x <= map.width) pen.fillRect(map.x + x - 0.5, map.y + map.height + 1, 1.5, 7);
-    if (about.named[0] && y >= 0 && y <= map.height) pen.fillRect(map.x + map.width + 1, map.y + y - 0.5, 7, 1.5);
+  for (const { q, k } of found) {
+    const x = k === null ? -1 : (((k + 0.5) / about.keys - view.x) / view.share) * map.width;
+    const y = q === null ? -1 : (((q + 0.5) / about.queries - view.y) / view.share) * map.height;
+    if (x >= 0 && x <= map.width) pen.fillRect(map.x + x - 0.5, map.y + map.height + 1, 1.5, 7);
+    if (y >= 0 && y <= map.height) pen.fillRect(map.x + map.width + 1, map.y + y - 0.5, 7, 1.5);
   }
 }
 
@@ -259,8 +269,8 @@ const cellOf = (share: number, count: number, cell: number): [number, number] =>
   return [start, Math.min(count, start + cell) - 1];
 };
 
-function range([from, to]: [number, number], tokens: string[] | null): string {
-  const name = (at: number) => (tokens ? `${at} “${visible(tokens[at] ?? "").slice(0, 16)}”` : String(at));
+function range([from, to]: [number, number], side: Side): string {
+  const name = (at: number) => nameAt(side, at, 16, ["“", "”"]);
   return from === to ? name(from) : `${name(from)} … ${name(to)}`;
 }
 
@@ -270,11 +280,10 @@ function valueIn(about: LongAbout, cells: Cells, { q, k }: Place): number {
   return cells.data[row * cells.columns + column] ?? 0;
 }
 
-export function tipText(about: LongAbout, cells: Cells, measure: Measure, place: Place, tokens: string[] | null): string {
+export function tipText(about: LongAbout, cells: Cells, measure: Measure, place: Place, tokens: Lists): string {
   const [queries, keys] = [cellOf(place.q, about.queries, about.cell[0]), cellOf(place.k, about.keys, about.cell[1])];
   const value = percent(valueIn(about, cells, place));
-  const [asks, reads] = about.named.map((named) => (named ? tokens : null));
-  return `${range(queries, asks)} → ${range(keys, reads)}  ${measure === "mass" ? `${value} of each query` : `largest ${value}`}`;
+  return `${range(queries, sideOf(about, tokens, 0))} → ${range(keys, sideOf(about, tokens, 1))}  ${measure === "mass" ? `${value} of each query` : `largest ${value}`}`;
 }
 
 /** How many tokens share the bin at a share of them: the last bin may have fewer. */
@@ -283,18 +292,19 @@ export function binSize(share: number, count: number, bin: number): number {
   return to - from + 1;
 }
 
-function describe(about: LongAbout, head: number, cells: Cells, measure: Measure, over: Place | null, received: Curve, entropy: Curve, tokens: string[] | null): string {
+/** Two digits behind the point; two digits that are not 0 for what is smaller: far from a sink, keys receive little. */
+export const amount = (x: number): string => (x >= 0.1 || x === 0 ? x.toFixed(2) : x.toPrecision(2));
+
+function describe(about: LongAbout, head: number, cells: Cells, measure: Measure, over: Place | null, received: Curve, entropy: Curve, tokens: Lists): string {
   const start = `${about.name} · head ${about.heads[head]} · ${about.keys.toLocaleString("en")} tokens in cells of ${about.cell[1]}`;
   if (!over) return start;
   const each = valueAt(received, over.k) / binSize(over.k, about.keys, about.bin[1]);
-  return `${start} · ${tipText(about, cells, measure, over, tokens)} · keys there receive ${each.toFixed(2)} on average · entropy ${valueAt(entropy, over.q).toFixed(2)}`;
+  return `${start} · ${tipText(about, cells, measure, over, tokens)} · keys there receive ${amount(each)} on average · entropy ${valueAt(entropy, over.q).toFixed(2)}`;
 }
 
-/** The window around the next found token after the middle of the current window. */
-export function nextPlace(view: Window, found: number[], count: number, smallest: number): Window {
-  const middle = (view.x + view.share / 2) * count;
-  const next = found.find((at) => at > middle + 0.75) ?? found[0];
-  const share = Math.min(view.share, 64 / count);
-  const at = (next + 0.5) / count - share / 2;
-  return within({ x: at, y: at, share }, smallest);
+/** The window around a found token: in the middle of the queries, of the keys, or of both. */
+export function placeOf(view: Window, { q, k }: Hit, about: Pick<LongAbout, "queries" | "keys">, smallest: number): Window {
+  const share = Math.min(view.share, 64 / Math.max(about.queries, about.keys));
+  const start = (at: number | null, count: number, middle: number) => (at === null ? middle : (at + 0.5) / count) - share / 2;
+  return within({ x: start(k, about.keys, view.x + view.share / 2), y: start(q, about.queries, view.y + view.share / 2), share }, smallest);
 }

@@ -1,6 +1,7 @@
 """The color scale of weights, relative to uniform attention, with a color bar in percent."""
 
 import math
+import textwrap
 from typing import Any
 
 import torch
@@ -52,11 +53,20 @@ def add_color_bar(figure: Figure, panels: Any, shown: Any, top: float, signed: b
     if signed:
         places += [-place for place in places[1:]]
         names += [f"−{_percent(share)}" for share in shares[1:]]
-    bar = figure.colorbar(shown, ax=panels, orientation="horizontal", fraction=0.05, pad=0.03, aspect=40)
+    wide, tall = figure.get_size_inches()
+    long = 40 * max(1.0, wide / tall)  # as long as the panels, also if these have few rows
+    bar = figure.colorbar(shown, ax=panels, orientation="horizontal", fraction=0.05, pad=0.03, aspect=long)
     bar.set_ticks(places, labels=names, fontsize=6)
     bar.outline.set_linewidth(0.4)
     if title:
-        figure.suptitle(title, fontsize=8)
+        add_title(figure, title)
+
+
+def add_title(figure: Figure, title: str) -> None:
+    """Write a title in lines that fit the figure. Paths of modules are long, and have no spaces where a line could end."""
+    most = int(figure.get_size_inches()[0] / 0.058)  # the mean width of a letter of this size, in inches
+    words = [piece for word in title.split(" ") for piece in textwrap.wrap(word, most, break_on_hyphens=False)]
+    figure.suptitle("\n".join(textwrap.wrap(" ".join(words), most, break_on_hyphens=False)), fontsize=8)
 
 
 def _percent(share: float) -> str:

@@ -6,10 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.figures._color_scale import STOPS, add_color_bar, paint, pooled, scale_position
+from regard.figures._color_scale import STOPS, add_color_bar, add_title, paint, pooled, scale_position
 from regard.figures.style import Figure, new_figure, plain, plain_label
 
 COLUMN = 3.4  # inches: one column of a two-column paper
+LABEL = 4.75  # points from one label to the next, at least
 
 
 def weight_map(
@@ -43,6 +44,7 @@ def weight_map(
     panel.xaxis.set_label_position("top")
     panel.set_ylabel("queries", fontsize=7)
     add_color_bar(figure, panel, shown, top, bool((weights < 0).any()), title)
+    _thin_labels(figure, [(panel, weights, queries, keys)])
     return figure
 
 
@@ -77,6 +79,8 @@ def weight_maps(
         _labels(panel.yaxis, asks, weights.shape[0], 0)
         panel.set_title(name, fontsize=7)
     add_color_bar(figure, panels, shown, top, True, title)
+    drawn = zip(panels, maps, labels, strict=True)
+    _thin_labels(figure, [(panel, weights, asks, reads) for panel, weights, (asks, reads) in drawn])
     return figure
 
 
@@ -150,7 +154,7 @@ def weight_segments(
     if shown is not None:
         add_color_bar(figure, list(found[: len(pictures)]), shown, float(visible), False, title)
     elif title:
-        figure.suptitle(title, fontsize=8)
+        add_title(figure, title)
     return figure
 
 
@@ -160,9 +164,28 @@ def _least_height(labels: Sequence[str] | None, count: int) -> float:
     return 1.3 + 0.06 * max(map(len, names), default=0)
 
 
-def _labels(axis: Any, labels: Sequence[str] | None, count: int, turn: int) -> None:
-    every = max(1, math.ceil(count / 40))
+def _labels(axis: Any, labels: Sequence[str] | None, count: int, turn: int, room: float = 190.0) -> None:
+    """Label every token, or as many as fit into ``room`` points."""
+    every = max(1, math.ceil(count * LABEL / room))
     at = list(range(0, count, every))
     names = [str(number) if labels is None else plain_label(labels[number]) for number in at]
-    axis.set_ticks(at, names, rotation=turn, fontsize=min(7.0, 190 / max(1, len(at))))
+    axis.set_ticks(at, names, rotation=turn, fontsize=min(7.0, room / max(1, len(at))))
     axis.set_tick_params(length=0, pad=2)
+
+
+def _thin_labels(figure: Figure, drawn: Sequence[tuple[Any, Tensor, Any, Any]]) -> None:
+    """Leave out labels that would lie on each other, now that the sizes of the panels are known.
+
+    Args:
+        drawn: each panel with its map, and the labels of queries and keys.
+    """
+    figure.draw_without_rendering()
+    for panel, weights, queries, keys in drawn:
+        box = panel.get_window_extent()
+        for axis, labels, count, turn, size in (
+            (panel.xaxis, keys, weights.shape[1], 90, box.width),
+            (panel.yaxis, queries, weights.shape[0], 0, box.height),
+        ):
+            room = 72 * size / figure.dpi
+            if room < LABEL * len(axis.get_ticklocs()):
+                _labels(axis, labels, count, turn, room)

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.maps._band import Band
 from regard.maps._cpu_products import products
+from regard.maps._frozen_functions import OfTheModel
 from regard.maps._masking import hide
 
 # A selection along one axis: a slice, or a tensor of indices.
@@ -46,11 +48,11 @@ def shared_heads(value: Tensor, heads: Selection, count: int) -> Tensor:
         return selected(value, 1, heads)
     if shared == 1:
         return value
-    if isinstance(heads, slice) and heads.start is not None and heads.stop - heads.start == 1:
-        first = heads.start // (count // shared)
-        return value[:, first : first + 1]
     if is_all(heads):
         return value.repeat_interleave(count // shared, 1)
+    if isinstance(heads, slice) and len(chosen := range(count)[heads]) == 1:
+        first = chosen[0] // (count // shared)
+        return value[:, first : first + 1]
     index = torch.arange(count, device=value.device)[heads] // (count // shared)
     return value[:, index]
 
@@ -253,7 +255,17 @@ class AttentionScores:
         """The number of bytes that :meth:`on_host` copies."""
         present = self.present or (None, None)
         tensors = (self.query, self.key, self.keep, self.bias, self.slopes, *present)
-        return sum(x.numel() * x.element_size() for x in tensors if x is not None)
+        functions = sum(x.nbytes for x in self._functions if isinstance(x, OfTheModel))
+        return functions + sum(x.numel() * x.element_size() for x in tensors if x is not None)
+
+    def with_frozen_functions(self) -> "AttentionScores":
+        """The same scores, whose functions have copies of the tensors that they read."""
+        change, mask = (x.frozen() if isinstance(x, OfTheModel) else x for x in self._functions)
+        return replace(self, change=change, mask=mask)
+
+    @property
+    def _functions(self) -> tuple[Any, Any]:
+        return self.change, self.mask
 
     def on_host(self, place: Callable[[Tensor], Tensor]) -> "AttentionScores":
         """A copy on the CPU, from which rows can be computed after the model has overwritten its tensors.
@@ -262,15 +274,15 @@ class AttentionScores:
             place: stores the copied queries and keys (in memory or in a file) and returns the stored tensors.
         """
 
-        def copied(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x.detach().to("cpu", copy=True)
+        def copied(x: Tensor) -> Tensor:
+            return x.detach().to("cpu", copy=True)
 
         band = self.band
         if band is not None and isinstance(band.shift, Tensor):
-            band = replace(band, shift=band.shift.cpu())
-        present = None if self.present is None else (self.present[0].cpu(), self.present[1].cpu())
-        query, key = (place(x.detach().to("cpu", copy=True)) for x in (self.query, self.key))
-        keep, bias, slopes = map(copied, (self.keep, self.bias, self.slopes))
+            band = replace(band, shift=copied(band.shift))
+        present = None if self.present is None else (copied(self.present[0]), copied(self.present[1]))
+        query, key = (place(copied(x)) for x in (self.query, self.key))
+        keep, bias, slopes = (None if x is None else copied(x) for x in (self.keep, self.bias, self.slopes))
         return replace(self, query=query, key=key, keep=keep, bias=bias, band=band, present=present, slopes=slopes)
 
 

@@ -40,7 +40,8 @@ class Band:
     @property
     def may_hide_all(self) -> bool:
         """Whether a query may see no key at all. Tensor values are not read here: that would synchronize a GPU."""
-        return self.left is not None or not isinstance(self.shift, int) or self.shift < 0
+        ends_before = self.right is not None and self.right < 0  # a query does not see its own key
+        return self.left is not None or ends_before or not isinstance(self.shift, int) or self.shift < 0
 
     @property
     def shifts(self) -> tuple[int, int]:

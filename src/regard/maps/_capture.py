@@ -26,7 +26,7 @@ from regard.maps._quick_calls import QuickCalls, QuickOptions
 from regard.maps._record import AttentionRecord, Check, Missed
 from regard.maps._revisions import Revisions
 from regard.maps._segments import image_tokens_of
-from regard.maps._selection import Rows, check_patterns, check_selection, matches, numbers_of, select
+from regard.maps._selection import Rows, check_patterns, check_selection, chosen_count, matches, numbers_of, select
 from regard.maps._storage import Storage
 from regard.maps._torch_modes import ModesOff
 from regard.support.checks import check_flag, check_positive, describe
@@ -144,6 +144,8 @@ class Capture(Revisions):
         _, heads_count, queries, _ = record.shape
         rows = ALL if self.rows is None else select(self.rows, queries)
         heads = ALL if self.heads is None else select(self.heads, heads_count)
+        if not isinstance(heads, str) and heads_count and not chosen_count(heads, heads_count):
+            heads = f"it chooses none of {heads_count}"
         if isinstance(rows, str) or isinstance(heads, str):
             none = f"rows={self.rows}: {rows}" if isinstance(rows, str) else f"heads={self.heads}: {heads}"
             self.missed(record.name, none, record.shape)
@@ -156,7 +158,8 @@ class Capture(Revisions):
                     record.check.allowed = running.rounding(record.shape[3])
                 reason = self.keep(record, rows, heads)
             except (RuntimeError, ValueError, IndexError) as error:  # most likely too little memory
-                reason = f"its map could not be computed ({type(error).__name__}: {error})"
+                said = str(error).strip().partition("\n")[0]  # torch adds a stack trace in C++
+                reason = f"its map could not be computed ({type(error).__name__}: {said})"
         if reason is not None:
             self.storage.used = before
             self.missed(record.name, reason, record.shape)

@@ -15,7 +15,7 @@ from regard.maps._building import Room, build, chunks
 from regard.maps._container import Maps
 from regard.maps._listener import RecordListener
 from regard.maps._map_memory import zeros
-from regard.maps._overview import overview_size
+from regard.maps._overview import overview_size, working_size
 from regard.maps._overview_pass import overview_of
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import Rows, chosen_count
@@ -59,6 +59,7 @@ class Keeping(RecordListener, ABC):
             found = self.maps.get(record.name)
             total = None if found is None else found.reduced
             for start, weights in chunks(record, rows, heads, self.chunk_bytes):
+                weights = weights if self.dtype is None else weights.to(self.dtype)
                 total = self.reduced(total, weights, slice(start, start + weights.shape[2]))
             self.maps.ensure(record.name).reduced = total
             return None
@@ -124,7 +125,10 @@ class Keeping(RecordListener, ABC):
         size = overview_size(shape, cells)
         scores = self._scores_to_keep(record) if self.long.keep_keys else None
         size += 0 if scores is None or self.stream is not None else scores.nbytes
-        reason = self.storage.take(size, what="this overview" if scores is None else "this overview and its keys")
+        # It is computed in float32, and copied then. Up to one chunk counts as working memory, as for whole maps.
+        working = working_size(shape, cells)
+        what = "this overview" if scores is None else "this overview and its keys"
+        reason = self.storage.take(size, working if working > self.chunk_bytes else 0, what)
         if reason is not None:
             return reason
         if self.rows is not None:
@@ -145,6 +149,26 @@ class Keeping(RecordListener, ABC):
             )
         elif scores.query.is_cuda and (scores.change is not None or scores.mask is not None):
             self.noted(record.name, "functions that need the GPU change its scores, so that keep_keys= keeps no keys")
+        elif scores.change is not None or scores.mask is not None:
+            return self._with_functions(record.name, scores)
         else:
             return scores
         return None
+
+    def _with_functions(self, name: str, scores: AttentionScores) -> AttentionScores:
+        """Scores whose functions no longer depend on tensors that the model may change."""
+        if self.stream is not None:
+            self.noted(
+                name, "functions change its scores, so that its keys are not in the folder: rows only of these maps"
+            )
+        some = slice(0, 1), slice(0, 1)
+        try:
+            own = scores.with_frozen_functions()
+            if torch.equal(scores.scores(*some), own.scores(*some)):
+                return own
+        except (
+            Exception
+        ):  # the functions belong to the user, and may use an object in a way that its copy does not know
+            pass
+        self.noted(name, "functions read objects that the model may change: rows are right as long as it does not")
+        return scores

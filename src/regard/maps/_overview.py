@@ -156,6 +156,18 @@ def overview_size(shape: tuple[int, ...], cells: int) -> int:
     return batch * heads * (6 * rows * columns + 14 * queries + 10 * keys)
 
 
+def working_size(shape: tuple[int, ...], cells: int) -> int:
+    """Bytes of an overview of a map of this shape while it is computed.
+
+    >>> sums = 4 * 2 * 300
+    >>> working_size((1, 2, 300, 300), 128) == Overview.empty((1, 2, 300, 300), 128, torch.device("cpu")).nbytes + sums
+    True
+    """
+    batch, heads, queries, keys = shape
+    rows, columns = (math.ceil(n / cell_size(n, cells)) for n in (queries, keys))
+    return batch * heads * (8 * rows * columns + 24 * queries + 12 * keys)
+
+
 def check_overview(overview: Overview, shape: Any) -> None:
     """Raise an error if the tensors of an overview, read from a file, do not fit together or do not fit the map's shape."""
     cell, tensors = overview.cell, overview.tensors

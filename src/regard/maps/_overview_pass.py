@@ -5,22 +5,21 @@ tile gives its weights without the rest of its rows. Memory is linear in the num
 """
 
 import functools
-import math
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import AttentionScores, Selection, exact, largest_magnitude
+from regard.maps._attention_scores import AttentionScores, Selection, exact
 from regard.maps._check import Rounding
 from regard.maps._overview import FIRST, Overview
+from regard.maps._overview_check import check
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import on_device
 from regard.maps._threads import each_in_a_thread
 from regard.maps._triton_maps import agrees_at_first, overview_by_kernel, packed_overview, prove_packed
-from regard.support.tensor_cache import constant
 
 MASKED = -1e30  # instead of −∞: its weight is 0, and weight · log weight is 0 instead of NaN
 TILE = 2**20  # scores of a tile on a CPU: more do not fit into the cache, fewer have too much overhead
@@ -161,18 +160,29 @@ def overview_of(record: AttentionRecord, heads: Selection, cells: int) -> Overvi
         record.check.allowed = Rounding(largest, record.running.rounding_factor(record.shape[3], single=True))
         record.check.against += f", at {len(rows)} random rows; all row sums"
         return packed.overview
-    record.check.allowed = record.running.rounding(record.shape[3], single=True)
+    record.check.allowed = _rounding(record)
     found = overview_by_kernel(record, heads, cells)
     if found is not None:
         before = copy(record.check)
-        check(record, found.overview, found.sums, heads)
+        check(record, found.overview, found.sums, heads, rows)
         if agrees_at_first(record, found.proof):
             prove_packed(record, heads, cells, rows, found.overview)
             return found.overview
         record.check = before
     overview, sums = _by_tiles(record, heads, cells)
-    check(record, overview, sums, heads)
+    normalized = isinstance(record.running.weights, AttentionScores)
+    check(record, overview, sums, heads, rows, normalized)
     return overview
+
+
+def _rounding(record: AttentionRecord) -> Rounding | None:
+    """The error that rounding may cause. In float32, a weight exp(score − logsumexp) is as inexact as these two numbers."""
+    running = record.running
+    allowed, total = running.rounding(record.shape[3], single=True), running.logsumexp
+    if allowed is None or total is None or total.is_cuda or total.dtype is torch.float64 or not total.numel():
+        return allowed  # on a GPU, reading the logsumexp would synchronize; products in TF32 have more rounding, anyway
+    size = torch.where(total.isfinite(), total, 0.0).abs().amax().clamp_max(COARSE)
+    return replace(allowed, times=allowed.times + 4 * 2.0**-23 * float(size))
 
 
 @functools.lru_cache(64)
@@ -182,14 +192,14 @@ def checked_rows(queries: int) -> tuple[int, ...]:
     return tuple(chosen.sort().values.tolist())
 
 
-def _by_tiles(record: AttentionRecord, heads: Selection, cells: int) -> tuple[Overview, Tensor | None]:
-    """The overview by tiles, and the sums of its rows if these should be one; else None."""
+def _by_tiles(record: AttentionRecord, heads: Selection, cells: int) -> tuple[Overview, Tensor]:
+    """The overview by tiles, and the sums of its rows, ``(batch, heads, queries)``."""
     running, (batch, count, queries, keys) = record.running, record.shape
     numbers, scores = torch.arange(count)[heads].tolist(), running.weights
     add = Accumulator(record, len(numbers), cells)
     if not isinstance(scores, AttentionScores):
         from_weights(record, on_device(heads, running.device), add)
-        return add.overview, None
+        return add.overview, add.sums
     places = [(item, place, head) for item in range(batch) for place, head in enumerate(numbers)]
 
     def one(where: tuple[int, int, int]) -> None:
@@ -201,37 +211,6 @@ def _by_tiles(record: AttentionRecord, heads: Selection, cells: int) -> tuple[Ov
     large = queries * keys >= 4 * TILE and running.device.type == "cpu"
     each_in_a_thread(one, places, threads=torch.get_num_threads() if large else 1)
     return add.overview, add.sums
-
-
-def check(record: AttentionRecord, overview: Overview, sums: Tensor | None, heads: Selection) -> None:
-    """Compare an overview with the kernel: every row sums to one, and a few random rows are computed in full.
-
-    Row sums do not show if keys are in a wrong order, so statistics of the rows in full are compared, too. Differences are
-    multiplied by the largest value, because they can change the output by that much.
-
-    Args:
-        sums: ``(batch, heads, queries)``, the sums of the rows' weights; None if they need not be one.
-    """
-    running, queries, keys = record.running, record.shape[2], record.shape[3]
-    device = overview.mass.device
-    rows = constant(checked_rows(queries), device)
-    weights = record.build(rows, on_device(heads, device))
-    found, parts = overview.per_query, {"entropy": max(1.0, math.log(max(2, keys))), "distance": max(1, queries, keys)}
-    differences = [
-        (getattr(found, name)[:, :, rows] / parts.get(name, 1) - value).abs().amax()
-        for name, value in statistics(weights.float(), rows, record.shift, queries).items()
-    ]
-    if sums is not None:
-        # A row without keys sums to zero. Any other sum is exp(our logsumexp − the kernel's).
-        differences.append(torch.where(sums == 0, 0.0, sums - 1).abs().amax())
-        if running.logsumexp is not None:
-            record.check.add(None, torch.where(sums == 0, 0.0, sums.log().abs()).amax())
-    like = running.value if running.compared is None else running.compared
-    size = torch.ones((), device=device) if like is None or not like.numel() else exact(largest_magnitude(like))
-    record.check.add(torch.stack(differences).amax() * size, None)
-    record.check.against += (
-        f", at {len(rows)} random rows; all row sums" if sums is not None else f", at {len(rows)} random rows"
-    )
 
 
 def stream(
@@ -337,19 +316,3 @@ def from_weights(record: AttentionRecord, heads: Selection, add: Accumulator) ->
         for item in range(record.shape[0]):
             for head in range(logits.shape[1]):
                 add.add(Tile(item, head, start, 0, logits[min(item, len(logits) - 1), head]))
-
-
-def statistics(weights: Tensor, rows: Tensor, shift: int | Tensor, queries: int) -> dict[str, Tensor]:
-    """The statistics of complete rows ``(batch, heads, rows, keys)``, to compare with those from tiles.
-
-    Entropies and distances are divided by their largest possible values, so that all errors have the same scale.
-    """
-    keys = weights.shape[-1]
-    shift = shift if isinstance(shift, int) else shift.to(rows.device)[:, None, None, None]
-    away = (torch.arange(keys, device=rows.device) - (rows[:, None] + shift)).abs()
-    return {
-        "entropy": torch.special.entr(weights).sum(-1) / max(1.0, math.log(max(2, keys))),
-        "first": weights[..., :FIRST].sum(-1),
-        "distance": (weights * away).sum(-1) / max(1, queries, keys),
-        "largest": weights.amax(-1),
-    }

@@ -257,6 +257,10 @@ class AttentionRecord:
         """‖A_ij v_j W_h‖ for each query, key and head: weight times the norm of the value behind the output projection."""
         if self.norms is None or self.stored is None:
             reason = "its output projection was not found, or it was captured without values=True"
+            if self.norms is not None and self.overview is not None:
+                reason = "only an overview of its weights was kept: capture it without overview=, or choose rows="
+            elif self.norms is not None:
+                reason = "its weights were folded by reduce="
             raise ValueError(f"what the values of {self.name!r} contribute is not known: {reason}")
         sizes = self.stored.abs() * self.norms.keys.to(self.stored)[:, :, None, :]
         return self.windows.on_image(sizes) if self.windows is not None and self.rows is None else sizes

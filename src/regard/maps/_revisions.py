@@ -33,6 +33,11 @@ class Revisions(Keeping):
             self.storage.release(removed.stored)
         if removed is not None and removed.overview is not None:
             self.storage.used -= removed.overview.nbytes
+            if removed.scores is not None and self.stream is None:
+                self.storage.used -= removed.scores.nbytes
+            elif removed.scores is not None:
+                self.storage.release(removed.scores.query)
+                self.storage.release(removed.scores.key)
 
     def rescaled(self, name: str, factor: Tensor) -> None:
         record = self._latest(name)

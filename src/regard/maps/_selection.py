@@ -71,11 +71,18 @@ def on_device(chosen: Selection, device: torch.device) -> Selection:
 
 
 def select(chosen: Rows, count: int) -> Selection | str:
-    """A selection along an axis of size ``count``, or the reason why there is none."""
+    """A selection along an axis of size ``count``, or the reason why there is none. Slices get a start and a stop from 0 on.
+
+    >>> select(slice(-2, None), 5), select(slice(1, 99, 2), 5), select([-1, 0], 5)
+    (slice(3, 5, None), slice(1, 5, 2), tensor([4, 0]))
+    """
     if chosen is None:
         return slice(None)
     if isinstance(chosen, slice):
-        return chosen
+        start, stop, step = chosen.indices(count)
+        if (start, stop, step) == (0, count, 1):
+            return slice(None)
+        return slice(start, max(start, stop), None if step == 1 else step)
     numbers = [chosen] if isinstance(chosen, int) else list(chosen)
     if any(not -count <= n < count for n in numbers):
         return f"there are only {count}"

@@ -1,17 +1,18 @@
 """Overviews of long maps: cells of every head, and curves over the tokens, in a page of limited size."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.maps import Map, Maps, Overview
+from regard.maps import AttentionRecord, Map, Maps, Overview
 from regard.support.checks import describe
 from regard.views._payload import Payload, Scaled
 from regard.views._sheets import notes
+from regard.views._token_maps import likely_names, token_lists
 
 CELLS, CURVES, ROWS = 8_500_000, 2_200_000, 2_000_000  # bytes of a page before compression
 BINS = 2048  # bins of a curve, at most
@@ -26,7 +27,10 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     """The arguments are those of :func:`regard.show`. Maps without an overview are left out, with a note."""
     shown = {name: found for name, found in maps.items() if found.calls and found.latest.overview is not None}
     others = [name for name in maps if name not in shown]
-    names = _tokens(tokens, shown)
+    if isinstance(sample, bool) or not isinstance(sample, int):
+        raise TypeError(f"sample must be a whole number, got {describe(sample)}")
+    lists = token_lists(tokens)
+    named = _named(shown, lists)
     count = sum(found.overview.shape[1] for found in shown.values())
     side = max(16, math.isqrt(CELLS // (2 * count)))
     bins = max(64, min(BINS, CURVES // (3 * count)))  # two bytes for the mass received, one for the entropy
@@ -36,8 +40,8 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     arrays: dict[str, Tensor | Scaled] = {}
     for number, found in enumerate(shown.values()):
         about, made = _layer(found, sample, side, bins, pack)
-        # Where queries are not the tokens that keys are (cross-attention, the steps of a generation), one of them is named.
-        about["named"] = [names is not None and len(names) == about[axis] for axis in ("queries", "keys")]
+        about["asks"], about["reads"] = named[number]
+        about["first"] = _first(found.latest)
         abouts.append(about)
         arrays |= {f"{name}{number}": array for name, array in made.items()}
     rows = _kept_rows(shown, sample)
@@ -48,7 +52,7 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     large = [name for n, (name, found) in enumerate(shown.items()) if n not in rows and _has_rows(found)]
     said += [f"rows in full are left out, because the page has no room for them: {', '.join(large)}"] if large else []
     return Payload(
-        "long", {"layers": abouts, "tokens": names, "notes": said, "opening": _opening(shown, sample)}, arrays
+        "long", {"layers": abouts, "tokens": lists, "notes": said, "opening": _opening(shown, sample)}, arrays
     )
 
 
@@ -132,20 +136,60 @@ def _kept_rows(shown: dict[str, Map], sample: int) -> dict[int, Scaled]:
     return made
 
 
-def _tokens(tokens: Any, shown: dict[str, Map]) -> list[str] | None:
-    if tokens is None:
-        return None
-    if not isinstance(tokens, Sequence) or isinstance(tokens, str) or not all(isinstance(t, str) for t in tokens):
-        raise TypeError(f"tokens must be a list of strings, got {describe(tokens)}")
-    if len(tokens) - 1 == max(found.latest.shape[3] for found in shown.values()):
-        tokens = tokens[:-1]  # the last one that generation wrote, which was not read
-    for name, found in shown.items():
-        if len(tokens) not in (found.latest.shape[2], found.latest.shape[3]):
+def _first(record: AttentionRecord) -> list[int]:
+    """The positions of the first query and of the first key in the whole text, if a cache states them; else 0."""
+    place = record.positions
+    return [0, 0] if place is None or not place.cached else [place.first, place.first_key]
+
+
+def _counted(record: AttentionRecord) -> tuple[int, int]:
+    """Of how many tokens the queries are some, and the keys: with a cache, of the whole text until then."""
+    place, (queries, keys) = record.positions, record.shape[2:]
+    if place is None or not place.cached:
+        return queries, keys
+    return place.end, keys if place.cross else place.length
+
+
+def _named(shown: dict[str, Map], lists: dict[str, list[str]]) -> list[tuple[str | None, str | None]]:
+    """For each map the lists that name its queries and its keys. The last token that generation wrote, and did not read, is
+    taken off its list."""
+    counted = {name: _counted(found.latest) for name, found in shown.items()}
+    if "text" in lists and len(lists["text"]) - 1 == max(keys for _, keys in counted.values()):
+        lists["text"].pop()
+    elif "target" in lists:
+        written = {
+            queries for name, (queries, keys) in counted.items() if likely_names(name, queries == keys)[0] == "target"
+        }
+        if written == {len(lists["target"]) - 1}:
+            lists["target"].pop()
+    return [_lists_of(name, *sides, lists) for name, sides in counted.items()]
+
+
+def _lists_of(name: str, queries: int, keys: int, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:
+    """The lists that name the queries and the keys of a map. Where queries are not the tokens that keys are (cross-attention,
+    the steps of a generation), one text names one of them."""
+    if not lists:
+        return None, None
+    if "text" in lists:
+        text = lists["text"]
+        if len(text) not in (queries, keys):
             raise ValueError(
-                f"tokens has {len(tokens)} entries ({', '.join(map(repr, tokens[:3]))}), but needs "
-                f"{found.latest.shape[3]}, which {name!r} attends over"
+                f"tokens has {len(text)} entries ({', '.join(map(repr, text[:3]))}), but needs {keys}, which {name!r} attends "
+                "over"
             )
-    return list(tokens)
+        return "text" if queries == len(text) else None, "text" if keys == len(text) else None
+    for asks, reads in (
+        likely_names(name, queries == keys),
+        ("source", "source"),
+        ("target", "target"),
+        ("target", "source"),
+    ):
+        if (queries, keys) == (len(lists[asks]), len(lists[reads])):
+            return asks, reads
+    raise ValueError(
+        f"tokens has {len(lists['source'])} source and {len(lists['target'])} target entries, but {name!r} attends from "
+        f"{queries} to {keys}"
+    )
 
 
 def _opening(shown: dict[str, Map], sample: int) -> dict[str, Any]:

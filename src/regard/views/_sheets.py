@@ -107,6 +107,11 @@ def _check_size(maps: Maps) -> None:
 
 
 def _sheet(found: Map, sample: int) -> Sheet:
+    if found.calls and found.latest.stored is None and found.latest.overview is not None:
+        raise ValueError(
+            f"only an overview of {found.name!r} was kept, which is shown alone: to compare maps, to merge words or to show "
+            "parts of the text, capture whole maps, without overview="
+        )
     if not found.calls or found.latest.stored is None:
         raise ValueError(f"{found.name!r} was reduced by reduce=, so there is no map to show")
     batch = found.shape[0]

@@ -126,11 +126,12 @@ def _long(
     best = opening["head"] if layer is None else int(_values(payload, f"entropy{number}").mean(-1).argmin())
     mass, name = _of_head(_values(payload, f"mass{number}"), about["heads"], head, best)
     cells = [range(0, about[side], step) for side, step in zip(("queries", "keys"), about["cell"], strict=True)]
-    said = payload.meta["tokens"] or []
-    labels = [
-        [f"{at} {said[at]}" if named and at < len(said) else str(at) for at in starts]
-        for starts, named in zip(cells, about["named"], strict=True)
-    ]
+    lists = payload.meta["tokens"]
+    labels = []
+    for starts, side, first in zip(cells, ("asks", "reads"), about["first"], strict=True):
+        said = [] if about[side] is None else lists[about[side]]
+        numbers = [first + at for at in starts]
+        labels.append([f"{at} {said[at]}" if at < len(said) else str(at) for at in numbers])
     words = f"{about['name']} · {name} · in cells of {about['cell'][0]} × {about['cell'][1]} tokens"
     uniform = torch.full((len(mass),), mass.shape[1])
     return weight_map(mass, uniform, queries=labels[0], keys=labels[1], title=title or words, **size)

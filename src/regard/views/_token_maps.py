@@ -43,7 +43,7 @@ def _has_unread(shown: list[Sheet], lists: dict[str, list[str]]) -> bool:
     """Whether the tokens include the last generated one, which was never read and has no row and no column."""
     if "text" in lists:
         return len(lists["text"]) - 1 == max(sheet.about["keys"] for sheet in shown)
-    written = {sheet.asked for sheet in shown if _likely_names(sheet)[0] == "target"}
+    written = {sheet.asked for sheet in shown if _likely(sheet)[0] == "target"}
     return "target" in lists and written == {len(lists["target"]) - 1}
 
 
@@ -94,7 +94,7 @@ def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str |
             )
         return "text" if queries in (None, count) else None, "text" if keys == count else None
     source, target = len(lists["source"]), len(lists["target"])
-    for asks, reads in (_likely_names(sheet), ("source", "source"), ("target", "target"), ("target", "source")):
+    for asks, reads in (_likely(sheet), ("source", "source"), ("target", "target"), ("target", "source")):
         if queries in (None, len(lists[asks])) and keys == len(lists[reads]):
             return asks, reads
     raise ValueError(
@@ -103,10 +103,13 @@ def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str |
     )
 
 
-def _likely_names(sheet: Sheet) -> tuple[str, str]:
+def _likely(sheet: Sheet) -> tuple[str, str]:
+    return likely_names(sheet.about["name"], sheet.self_attention)
+
+
+def likely_names(name: str, self_attention: bool) -> tuple[str, str]:
     """A guess from the map's name, used if its size fits encoder, decoder and cross-attention alike."""
-    name = sheet.about["name"]
     lower = name.lower()
-    if not sheet.self_attention or is_cross_attention(name) or lower == "attention":
+    if not self_attention or is_cross_attention(name) or lower == "attention":
         return "target", "source"
     return ("target", "target") if "decoder" in lower else ("source", "source")

@@ -4,8 +4,25 @@ import torch
 from torch import Tensor
 
 from regard.maps._attention_scores import AttentionScores
+from regard.maps._frozen_functions import OfTheModel
 from regard.maps._record import AttentionRecord
 from regard.maps.sources._function_call import FunctionCall, kernel_record
+
+
+class ChangedScores(OfTheModel):
+    """A ``score_mod``. It is pointwise by contract, so index tensors can take the place of single indices."""
+
+    def __call__(self, scores: Tensor, *numbers: Tensor) -> Tensor:
+        changed = self.function(scores, *numbers)
+        return torch.broadcast_to(changed, scores.shape).to(scores.dtype).clone()
+
+
+class KeptKeys(OfTheModel):
+    """A ``mask_mod``, with index tensors, too."""
+
+    def __call__(self, *numbers: Tensor) -> Tensor:
+        kept = self.function(*numbers)
+        return kept if isinstance(kept, Tensor) else torch.tensor(kept, device=numbers[0].device)
 
 
 def flex(call: FunctionCall) -> AttentionRecord:
@@ -13,22 +30,12 @@ def flex(call: FunctionCall) -> AttentionRecord:
     given = call.arguments()
     query, key, value, block_mask = (given[k] for k in ("query", "key", "value", "block_mask"))
     score_mod = given["score_mod"]
-
-    # Both functions are pointwise by contract, so index tensors can take the place of single indices.
-    def change(scores: Tensor, *numbers: Tensor) -> Tensor:
-        changed = score_mod(scores, *numbers)
-        return torch.broadcast_to(changed, scores.shape).to(scores.dtype).clone()
-
-    def mask(*numbers: Tensor) -> Tensor:
-        kept = block_mask.mask_mod(*numbers)
-        return kept if isinstance(kept, Tensor) else torch.tensor(kept, device=query.device)
-
     scores = AttentionScores(
         query,
         _per_batch(key, query),
         query.shape[-1] ** -0.5 if given["scale"] is None else given["scale"],
-        change=None if score_mod is None else change,
-        mask=None if block_mask is None else mask,
+        change=None if score_mod is None else ChangedScores(score_mod),
+        mask=None if block_mask is None else KeptKeys(block_mask.mask_mod),
     )
     output, logsumexp = call.output[:2] if isinstance(call.output, tuple) else (call.output, None)
     if not isinstance(logsumexp, Tensor):

@@ -1,0 +1,43 @@
+"""Figures of weights: labels that can be read, and titles that are complete."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from regard.figures import weight_map, weight_maps
+
+PATH = "model.decoder.block.11.layer.1.EncDecAttention.with.a.long.path.of.modules · head 7"
+
+
+def check_readable(figure):
+    """No label lies on another one, and the title is inside of the figure."""
+    figure.draw_without_rendering()
+    for panel in figure.axes:
+        for labels, low, high in ((panel.get_xticklabels(), "x0", "x1"), (panel.get_yticklabels(), "y0", "y1")):
+            boxes = [label.get_window_extent() for label in labels if label.get_text()]
+            for one, two in pairwise(sorted(boxes, key=lambda box: getattr(box, low))):
+                slack = 0.2 * (getattr(one, high) - getattr(one, low))  # the line height is larger than the letters
+                assert getattr(one, high) <= getattr(two, low) + slack
+    box = figure._suptitle.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+
+
+@pytest.mark.parametrize("shape", [(60, 60), (39, 60), (12, 60), (3, 60), (1, 45), (60, 20), (200, 200), (128, 60)])
+@pytest.mark.parametrize("named", [False, True])
+def test_labels_do_not_lie_on_each_other(shape, named):
+    queries, keys = (
+        [f"{kind}{n}" for n in range(count)] if named else None for kind, count in zip("qk", shape, strict=True)
+    )
+    weights = torch.rand(shape).softmax(-1)
+    figure = weight_map(weights, torch.full(shape[:1], shape[1]), queries=queries, keys=keys, title=PATH)
+    check_readable(figure)
+    assert figure.get_suptitle().replace("\n", "").replace(" ", "") == PATH.replace(" ", "")
+
+
+def test_labels_of_maps_side_by_side_do_not_lie_on_each_other():
+    names = [f"token{n}" for n in range(60)]
+    maps = [torch.rand(60, 60).softmax(-1) for _ in range(3)]
+    figure = weight_maps(maps, ["a", "b", "b − a"], [(names, names)] * 3, title=PATH)
+    check_readable(figure)
