@@ -145,7 +145,10 @@ def row(name: str, result: dict[str, Any], full: dict[str, Any] | None, options:
     counted = regard.cost(network, (1, *recipe.task.image_shape))
     accuracy = [100 * value for value in result["accuracy"]]
     in_full = [100 * value for value in full["accuracy"]] if full else []
-    seconds_in_full = [x for x in full["train_seconds"] if x is not None] if full else []  # None: the GPU was shared
+    # None where other programs shared the GPU:
+    seconds, seconds_in_full = (
+        [x for x in (one or {}).get("train_seconds", ()) if x is not None] for one in (result, full)
+    )
     return {
         "network": name,
         "parameters": result["parameters"],
@@ -153,7 +156,7 @@ def row(name: str, result: dict[str, Any], full: dict[str, Any] | None, options:
         "accuracy": round(statistics.mean(accuracy), 2),
         "deviation": round(statistics.stdev(accuracy), 2) if len(accuracy) > 1 else None,
         "seeds": len(accuracy),
-        "seconds": round(statistics.mean(result["train_seconds"]), 3),
+        "seconds": round(statistics.mean(seconds), 3) if seconds else None,
         "epochs": len(result["log"][0]),
         "published, 300 epochs": PUBLISHED[name],
         "ours, 300 epochs": round(statistics.mean(in_full), 2) if in_full else None,

@@ -250,8 +250,8 @@ def a6_depthwise_short() -> Recipe:
     Not in the paper. The same linear layers, and 81 parameters for each channel of a layer where the Gaussian heads
     have 27 in all.
 
-    Expected: test accuracy 92.7 ± 0.2 % (93.1 % with flip averaging) in 52 s of training on one NVIDIA H200, three seeds
-    (benchmarks/results/a6-depthwise-short-2026-11-15.json).
+    Expected: test accuracy 92.6 ± 0.1 % (93.1 % with flip averaging) in 52 s of training on one NVIDIA H200, five seeds
+    (benchmarks/results/a6-depthwise-short-five-seeds-h200-2026-11-18.json).
     Command: ``regard train a6-depthwise-short``
     """
     return _short("a6-depthwise-short", _paper_network("depthwise", dropout=0.0))
