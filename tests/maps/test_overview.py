@@ -330,6 +330,7 @@ def test_analyses_refuse_overviews():
     with torch.no_grad(), regard.capture(model := Long(), overview=4) as maps:
         model(torch.randn(1, 9, 16))
     assert "1×2×9×9 in 3×3 cells" in str(maps)
+    assert all("1×2×9×9 in 3×3 cells" in repr(found) for found in maps.values())
     for analysis in (regard.rollout, regard.locality):
         with pytest.raises(ValueError, match="needs whole maps, but 'Long' is an overview"):
             analysis(maps)

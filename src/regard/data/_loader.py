@@ -103,8 +103,8 @@ class Loader(Generic[Batch_co]):
             )
         if drop_last and batch_size > len(examples):
             raise UnusableInputError(
-                f"batch_size {batch_size} is larger than the {len(examples)} samples, so with drop_last there would be "
-                f"no batch; at most {len(examples)} fits"
+                f"batch_size {batch_size} is larger than the {len(examples)} samples, so no batch would be full; "
+                f"at most {len(examples)} fits"
             )
         self.examples = examples
         self.batch_size = batch_size

@@ -148,7 +148,8 @@ class Map(CallList, LongMap):
         return self.layout().prefix
 
     def __repr__(self) -> str:
-        return f"Map({self.name!r}, shape={self.shape}, calls={len(self.calls)}, residual={self.residual:.1e})"
+        size = f"shape={self.shape}" if self.shape else self.latest.kept_size
+        return f"Map({self.name!r}, {size}, calls={len(self.calls)}, residual={self.residual:.1e})"
 
 
 class Maps(Mapping[str, Map]):
@@ -380,19 +381,13 @@ def _row(found: Map) -> tuple[str, ...]:
     residual = found.residual
     return (
         found.name,
-        "×".join(map(str, found.shape)) or ("folded" if found.latest.overview is None else _cells(found.latest)),
+        found.latest.kept_size,
         str(len(found.calls)),
         "not compared" if math.isnan(residual) else f"{residual:.1e}",
         found.against,
         found.axes if found.over == "tokens" else f"{found.axes}, over {found.over}",
         (found.kernel or found.kind) + ("" if found.agrees else "  ← does not agree"),
     )
-
-
-def _cells(record: AttentionRecord) -> str:
-    """The size of an overview, as in ``1×4×16384×16384 in 128×128 cells``."""
-    rows, columns = (0, 0) if record.overview is None else record.overview.mass.shape[2:]
-    return "×".join(map(str, record.shape)) + f" in {rows}×{columns} cells"
 
 
 def _largest_residual(records: Iterable[AttentionRecord]) -> float:

@@ -172,7 +172,7 @@ _MOST, _FEW = 4096, 16  # plans that are kept in all, and for one module
 # Maps of so few keys are written by a kernel that computes the logsumexp itself, also those of a few queries over more keys.
 # It reads the keys twice, but the model's kernel is called as the model does, which takes less time on the host. Longer maps
 # are limited by the device.
-_FEW_KEYS, _FEW_QUERIES, _MORE_KEYS = 1024, 64, 2048
+_FEW_KEYS, _FEW_QUERIES, _MORE_KEYS = 1024, 64, 4096
 _TOGETHER = 2**22  # bytes of maps that are allocated as one tensor, and so can only be freed together
 _new: Any = tuple.__new__  # the constructor of a named tuple is slower
 

@@ -276,6 +276,14 @@ class AttentionRecord:
         return (max(self.shape[0], self.stored.shape[0]), *self.stored.shape[1:])
 
     @property
+    def kept_size(self) -> str:
+        """What was kept, for readers: ``1×4×40×40``, or ``1×4×16384×16384 in 128×128 cells`` for an overview."""
+        if self.overview is None or self.kept_shape:
+            return "×".join(map(str, self.kept_shape)) or "folded"
+        rows, columns = self.overview.mass.shape[2:]
+        return "×".join(map(str, self.shape)) + f" in {rows}×{columns} cells"
+
+    @property
     def sides(self) -> tuple[int, int]:
         """The numbers of queries and keys of the whole map: of windows that were put back, those of the image."""
         on_image = self.windows is not None and self.rows is None and self.stored is not None
