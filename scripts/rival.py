@@ -21,7 +21,8 @@ HEADS, CONVOLUTIONS = "#2f6fb0", "#b0562f"
 
 
 def panels(results: Sequence[Result]) -> dict[str, dict[str, list[float]]]:
-    """Accuracies in %, one for each seed, by network and by what mixes its tokens. Rows that change the optimizer stay out."""
+    """Accuracies in %, one for each seed, by network and by what mixes its tokens. Rows that change the optimizer stay out, and
+    so do networks with a single row, which compare nothing."""
     by_recipe = {result["recipe"]: result for result in results if "recipe" in result}
     found = {
         network: {what: [100 * x for x in by_recipe[recipe]["accuracy"]] for what, recipe in pair.items()}
@@ -33,7 +34,7 @@ def panels(results: Sequence[Result]) -> dict[str, dict[str, list[float]]]:
             if "AdamW" not in what:
                 of_network = found.setdefault(f"{network}, {rival['epochs']} epochs, held out", {})
                 of_network[what] = [100 * x for x in row["accuracy"]]
-    return found
+    return {network: rows for network, rows in found.items() if len(rows) > 1}
 
 
 def draw(results: Sequence[Result]) -> Any:

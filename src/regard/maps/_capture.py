@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.maps._attention_scores import ALL
+from regard.maps._attention_scores import ALL, Selection
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
 from regard.maps._interception import Interceptor, intercept
@@ -142,14 +142,11 @@ class Capture(Revisions):
     def attended(self, record: AttentionRecord) -> None:
         """Build what is kept of this attention, drop the tensors of the model, and add the record to the maps."""
         _, heads_count, queries, _ = record.shape
-        rows = ALL if self.rows is None else select(self.rows, queries)
-        heads = ALL if self.heads is None else select(self.heads, heads_count)
-        if not isinstance(heads, str) and heads_count and not chosen_count(heads, heads_count):
-            heads = f"it chooses none of {heads_count}"
-        if isinstance(rows, str) or isinstance(heads, str):
-            none = f"rows={self.rows}: {rows}" if isinstance(rows, str) else f"heads={self.heads}: {heads}"
-            self.missed(record.name, none, record.shape)
+        chosen = self._chosen(heads_count, queries)
+        if isinstance(chosen, str):
+            self.missed(record.name, chosen, record.shape)
             return
+        rows, heads = chosen
         running = record.running
         before = self.storage.used
         with ModesOff(running.device):
@@ -182,6 +179,18 @@ class Capture(Revisions):
             record.stored = None
             if not running.tentative and not running.folded:
                 self.fold(record.name)
+
+    def _chosen(self, heads_count: int, queries: int) -> tuple[Selection, Selection] | str:
+        """The rows and heads to keep, or the reason why there are none."""
+        rows = ALL if self.rows is None else select(self.rows, queries)
+        heads = ALL if self.heads is None else select(self.heads, heads_count)
+        if isinstance(rows, str):
+            return f"rows={self.rows}: {rows}"
+        if isinstance(heads, str):
+            return f"heads={self.heads}: {heads}"
+        if heads_count and not chosen_count(heads, heads_count):
+            return f"heads={self.heads}: it chooses none of {heads_count}"
+        return rows, heads
 
     @staticmethod
     def _keep_values(record: AttentionRecord, projections: ProjectionWatch) -> None:
