@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from regard.maps import Capture
+from regard.maps import Capture, _learning
 
 
 @pytest.fixture
@@ -24,6 +24,20 @@ def spoiled(monkeypatch):
         return attended(self, record)
 
     monkeypatch.setattr(Capture, "attended", wrong)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The names of the functions that the mode of a capture sees."""
+    names = []
+    usual = _learning.LearningInterceptor.__torch_function__
+
+    def noted(self, func, *args):
+        names.append(func.__name__)
+        return usual(self, func, *args)
+
+    monkeypatch.setattr(_learning.LearningInterceptor, "__torch_function__", noted)
+    return names
 
 
 class Attention(nn.Module):

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import regard
-from regard.maps import _learning
 from regard.maps._segments import image_tokens_of
 
 
@@ -45,20 +44,6 @@ def model():
 @pytest.fixture
 def x():
     return torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture
-def seen(monkeypatch):
-    """The names of the functions that the mode of a capture sees."""
-    names = []
-    usual = _learning.LearningInterceptor.__torch_function__
-
-    def noted(self, func, *args):
-        names.append(func.__name__)
-        return usual(self, func, *args)
-
-    monkeypatch.setattr(_learning.LearningInterceptor, "__torch_function__", noted)
-    return names
 
 
 def capture(model, x):

@@ -13,7 +13,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import regard
-from regard.maps import _learning, _operator_watch
+from regard.maps import _operator_watch
 from regard.maps.sources import _direct_kernels
 
 WAY = {"by hand": False, "without": False}
@@ -57,20 +57,6 @@ def model():
 @pytest.fixture
 def x():
     return torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture
-def seen(monkeypatch):
-    """The names of the functions that the mode of a capture sees."""
-    names = []
-    usual = _learning.LearningInterceptor.__torch_function__
-
-    def noted(self, func, *args):
-        names.append(func.__name__)
-        return usual(self, func, *args)
-
-    monkeypatch.setattr(_learning.LearningInterceptor, "__torch_function__", noted)
-    return names
 
 
 def capture(model, x, **options):
