@@ -1,6 +1,8 @@
 """Every recipe: what it says, that it fits, and that it runs from end to end in small."""
 
 import dataclasses
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -155,6 +157,13 @@ class TestSweep:
             assert line.get_xdata().tolist() == [3, 5, 9]
             assert line.get_ydata().tolist() == [100 * metrics["characters"] for metrics in by_length.values()]
         assert (tmp_path / "lengths.png").stat().st_size > 1000
+
+    def test_no_run_takes_the_place_of_another_with_its_names(self, case_runs, tmp_path):
+        same = [Path(shutil.copytree(case_runs[0], tmp_path / place / "run")) for place in ("a", "b", "c")]
+        found = sweep_lengths([*same, case_runs[1]], [3], samples=4)
+        assert list(found) == ["case-rnn (a/run)", "case-rnn (b/run)", "case-rnn (c/run)", "case-rnn-attention"]
+        with pytest.raises(ValueError, match="each run can be passed once"):
+            sweep_lengths([same[0], same[1], same[0].parent / ".." / "a" / "run"], [3], samples=4)
 
     def test_other_runs_are_refused(self, tmp_path):
         recipe = regard.recipes.get("text-mlm").smoke()

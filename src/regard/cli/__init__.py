@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end_with_parent()  # set if this is one of several training processes
     try:
         module = importlib.import_module(f"regard.cli._{name}")
+        _refuse_empty(rest)
         _import_own(rest)
         code: int = module.run(rest)
         return code
@@ -72,30 +73,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, UnusableInputError) else 1
 
 
+def _refuse_empty(rest: list[str]) -> None:
+    """Refuse empty arguments: a shell variable without a value leaves one, and as a path it would be the current folder."""
+    for before, word in zip(["", *rest], rest, strict=False):
+        if word == "" or (word.startswith("--") and word.endswith("=")):
+            from regard.support.checks import UnusableInputError
+
+            name = word.rstrip("=") or (before if before.startswith("-") else "an argument")
+            raise UnusableInputError(f"{name} is empty (''): pass a value, or leave it out")
+
+
 def _import_own(rest: list[str]) -> None:
-    """Import the module or .py file of ``--import SOURCE`` and remove the option from the arguments."""
-    while "--import" in rest:
+    """Import the modules or .py files of ``--import SOURCE`` and remove the options from the arguments."""
+    while found := [at for at, word in enumerate(rest) if word.partition("=")[0] == "--import"]:
         from regard.support.checks import UnusableInputError
         from regard.training import import_code
 
-        at = rest.index("--import")
-        if at + 1 == len(rest) or rest[at + 1].startswith("-"):
+        at = found[0]
+        words = 1 if "=" in rest[at] else 2
+        source = rest[at].partition("=")[2] if words == 1 else "".join(rest[at + 1 : at + 2])
+        if not source or source.startswith("-"):
             raise UnusableInputError("--import needs the name of a module or the path of a .py file")
-        import_code(rest[at + 1])
-        del rest[at : at + 2]
+        import_code(source)
+        del rest[at : at + words]
 
 
 def _is_users(error: Exception) -> bool:
     """Whether the user can fix the error. Errors in regard itself keep their stack trace."""
-    if isinstance(error, ValueError | OSError | ImportError):
+    if isinstance(error, ValueError | OSError | ImportError) or _is_memory(error):
         return True
     return type(error).__module__.startswith("regard.")
 
 
+def _is_memory(error: Exception) -> bool:
+    """Whether the machine had too little memory for the sizes that were chosen. On a CPU torch says so in words only."""
+    words = ("can't allocate memory", "not enough memory")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)
+        and (type(error).__name__ == "OutOfMemoryError" or any(each in str(error) for each in words))
+    )
+
+
 def _in_words(error: Exception) -> str:
-    """The message; for a missing package, how to install it."""
+    """The message; for a missing package, how to install it; for a file, its name before what the system says."""
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("regard"):
         return f"this command needs {error.name.partition('.')[0]}: pip install 'regard[all]'"
+    if _is_memory(error):
+        return f"this machine has too little memory for these sizes: choose smaller ones ({error})"
+    if isinstance(error, OSError) and error.strerror and type(error).__str__ is OSError.__str__:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return str(error)
 
 

@@ -11,10 +11,11 @@ from torch import nn
 from regard.convert import convert_network, load_converted, save_converted
 from regard.models import Pretrained
 from regard.support.checks import UnusableInputError, check_positive
-from regard.support.files import check_writable
+from regard.support.files import check_folder, check_writable
 
 
 def run(arguments: list[str]) -> int:
+    """Run the command and return its exit code: 1 also if a measured error is beyond its certified bound."""
     parser = argparse.ArgumentParser(
         prog="regard convert",
         description="Convert a network in closed form. Print each layer's conversion, error bound, measured error and cost.",
@@ -42,6 +43,8 @@ def run(arguments: list[str]) -> int:
         check_positive("--input", size)
     if options.json:
         check_writable("--json", options.json)
+    if options.output:
+        check_folder("--output", options.output)
     try:
         model = load(options.checkpoint)
         if options.output:
@@ -57,14 +60,21 @@ def run(arguments: list[str]) -> int:
     if example is not None:
         with torch.no_grad():
             before, after = model(example), converted(example)
-        apart = ((after - before).abs().max() / before.abs().max()).item()
-        print(f"the output of the whole network differs by {apart:.1e}, relative to its largest value")
+        print(f"the output of the whole network differs by {apart(before, after)}")
     if options.json:
         options.json.write_text(json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if options.output and isinstance(model, Pretrained):
         save_converted(model, converted, report, options.output)
         print(f"saved to {options.output}; load it with regard.convert.load_converted({str(options.output)!r})")
-    return 0
+    return 1 if report.beyond else 0
+
+
+def apart(before: torch.Tensor, after: torch.Tensor) -> str:
+    """The largest difference in words, relative to the largest value unless all are zero."""
+    difference, largest = (after - before).abs().max().item(), before.abs().max().item()
+    if largest == 0:
+        return f"{difference:.1e}; before, all its values were zero"
+    return f"{difference / largest:.1e}, relative to its largest value"
 
 
 def load(folder: Path) -> nn.Module:
@@ -93,6 +103,11 @@ def check_output(source: Path, model: nn.Module, output: Path) -> None:
     if is_run(output):
         raise ValueError(
             f"--output {output} is the folder of a run, which would then hold two networks: choose another"
+        )
+    if output.exists() and any(output.iterdir()) and not is_converted(output):
+        raise ValueError(
+            f"--output {output} holds something other than an earlier conversion, which would be overwritten: choose "
+            "another folder"
         )
     if is_converted(source):
         raise ValueError(

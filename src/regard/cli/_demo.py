@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from regard.support.files import check_folder
+
 MARKER = "demo.json"  # marks a folder that the demo may replace
 
 
@@ -68,6 +70,7 @@ def _is_ours(folder: Path) -> bool:
 
 def prepare(folder: Path) -> None:
     """Make an empty folder. An earlier demo is replaced; anything else is an error."""
+    check_folder("--folder", folder)
     if not _is_ours(folder):
         raise FileExistsError(f"{folder} holds something other than an earlier demo: choose another with --folder")
     if folder.exists():

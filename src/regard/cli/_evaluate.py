@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from regard.support.checks import check_positive
+from regard.support.files import finite_numbers
 from regard.training import Run, load_run, measure_lengths, measure_run, save_evaluation
 
 
@@ -34,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
         raise ValueError(f"--lengths is for runs of case conversion, but this is a run of {folder.recipe.name!r}")
     for length in chosen.lengths or ():
         check_positive("--lengths", length)
-    which = int(chosen.which) if chosen.which.isdigit() else chosen.which
+    which = int(chosen.which) if chosen.which.isdecimal() else chosen.which
     found = measure_run(folder, which=which, accelerator=chosen.accelerator)
     by_length: dict[int, dict[str, float]] = {}
     if not chosen.json:
@@ -46,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
             if not chosen.json:
                 _show_lengths(folder, measured)
         if chosen.json:
-            print(json.dumps({**found, "lengths": by_length} if by_length else found, indent=1))
+            print(json.dumps(finite_numbers({**found, "lengths": by_length} if by_length else found), indent=1))
     finally:  # after printing, so that no measurement is lost to a folder that cannot be written
         try:
             save_evaluation(folder, found)

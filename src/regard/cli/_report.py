@@ -126,7 +126,9 @@ def lengths_report(folders: Sequence[str], lengths: Sequence[int], output: Path 
     if output.suffix == ".json":
         write_sweep(found, output)
     else:
-        figures.length_sweep(found, trained=load_run(folders[0]).recipe.task.trained_lengths, path=output)
+        trained = {load_run(folder).recipe.task.trained_lengths for folder in folders}
+        # Runs that were trained on different lengths have no range in common that could be shaded.
+        figures.length_sweep(found, trained=trained.pop() if len(trained) == 1 else None, path=output)
     return output
 
 
@@ -137,6 +139,8 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> Any:
     from PIL import Image, ImageOps
 
     channels, height, width = shape
+    if not path.exists():
+        raise FileNotFoundError(f"--image must be an image file, but {path} does not exist")
     try:
         pixels = decode_image(read_limited(path, MOST_BYTES))
     except ImageRefusedError as refused:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from regard.support.checks import UnusableInputError
+
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
@@ -44,7 +46,10 @@ def run(arguments: Sequence[str]) -> int:
 
     if chosen.model is not None:
         sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: the module is usually in this folder
-    model = None if chosen.model is None else open_model(chosen.model)
+    try:
+        model = None if chosen.model is None else open_model(chosen.model)
+    except TypeError as error:  # the function returns something else than a model and its input
+        raise UnusableInputError(f"--model {chosen.model}: {error}") from error
     try:
         serve(
             chosen.folder or Path("runs"),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from regard import recipes
 from regard.cli._option_names import named_as_typed, unboxed_errors
 from regard.support.checks import check_positive
-from regard.support.files import check_writable
+from regard.support.files import check_folder, check_writable
 from regard.training import (
     Recipe,
     SeedRuns,
@@ -75,16 +75,22 @@ def run(arguments: Sequence[str]) -> int:
     names = [word for word in arguments[:1] if not word.startswith("-")]
     if "--list" in arguments:
         return list_recipes([word for word in arguments if not word.startswith("-")])
-    if not names:
+    if not names and set(arguments) & {"-h", "--help"}:
         print(USAGE)
-        return 0 if set(arguments) & {"-h", "--help"} else 2
+        return 0
+    if not names:
+        first = f"the first argument must be a recipe, got {arguments[0]!r}\n" if arguments else ""
+        print(f"{first}{USAGE}", file=sys.stderr)
+        return 2
     rest = [word for word in arguments[1:] if word != "--smoke"]
     smoke = "--smoke" in arguments
-    recipe = load_recipe(names[0]) if ".py" in names[0] else recipes.get(names[0])
+    recipe = load_recipe(names[0]) if is_file(names[0]) else recipes.get(names[0])
     if smoke:
         recipe = parse(recipe, rest)[0].smoke()  # sizes that were not typed adapt to those that were
     original = recipe
     recipe, options = parse(recipe, rest)
+    if options.folder is not None:
+        check_folder("--folder", options.folder)
     try:
         with named_as_typed(recipe, rest, smoke):
             if options.seeds == 1 and options.result is None:
@@ -92,6 +98,11 @@ def run(arguments: Sequence[str]) -> int:
             return _train_many(recipe, options, changed_name(recipe, original, smoke))
     finally:
         shut_down()
+
+
+def is_file(name: str) -> bool:
+    """Whether this names a recipe of the user's own, ``file.py`` or ``file.py:name``."""
+    return name.endswith(".py") or ".py:" in name
 
 
 def parse(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, TrainOptions]:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.support.files import check_writable
+from regard.support.checks import UnusableInputError
+from regard.support.files import check_folder, check_writable
 
 if TYPE_CHECKING:
     from regard.claims import Claim, Row
@@ -26,9 +27,7 @@ def run(arguments: Sequence[str]) -> int:
     except ValueError as error:
         print(f"regard verify: {error}", file=sys.stderr)
         return 2
-    for option in ("html", "misconceptions", "picture"):  # before the claims are checked, which takes minutes
-        if getattr(chosen, option) is not None:
-            check_writable(f"--{option}", getattr(chosen, option))
+    _check_outputs(chosen)
     found = verify(names, slow=chosen.slow, smoke=chosen.smoke, report=_report)
     _clear()
     if chosen.json:
@@ -45,7 +44,10 @@ def run(arguments: Sequence[str]) -> int:
         print(f"page: {chosen.html}", file=sys.stderr)
     pages = {} if chosen.misconceptions is None else {chosen.misconceptions: misconceptions(found)}
     if chosen.answers is not None:
-        pages |= {chosen.answers / f"{name}.md": text for name, text in answers(found).items()}
+        answered = answers(found)
+        pages |= {chosen.answers / f"{name}.md": text for name, text in answered.items()}
+        if not answered:
+            print("--answers: no question has all of its claims among these, so no page is written", file=sys.stderr)
     for path, text in pages.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -74,6 +76,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--picture", type=Path, metavar="FILE", help="with one --id: save its figure here")
     return parser
+
+
+def _check_outputs(chosen: argparse.Namespace) -> None:
+    """Refuse what cannot be written before the claims are checked, which takes minutes."""
+    for option in ("html", "misconceptions", "picture"):
+        if getattr(chosen, option) is not None:
+            check_writable(f"--{option}", getattr(chosen, option))
+    if chosen.answers is not None:
+        check_folder("--answers", chosen.answers)
+    if chosen.html is not None and chosen.html.suffix != ".html":
+        raise UnusableInputError(f"--html must end in .html, got {chosen.html}")
+    if chosen.picture is not None:
+        from matplotlib.figure import Figure
+
+        known = sorted(Figure().canvas.get_supported_filetypes())
+        if chosen.picture.suffix[1:].lower() not in known:
+            raise UnusableInputError(f"--picture must end in one of .{', .'.join(known)}, got {chosen.picture}")
 
 
 def _names(chosen: argparse.Namespace) -> list[str]:
@@ -112,6 +131,9 @@ def _show(row: "Row", path: Path | None) -> None:
     print(details(row))
     figure = picture(row)
     if figure is None:
+        if path is not None:
+            why = "nothing was measured" if row.ran else "the claim was not checked, which --slow does"
+            print(f"--picture: there is no figure, since {why}", file=sys.stderr)
         return
     path = path or _folder() / f"{row.claim.id}.png"
     path.parent.mkdir(parents=True, exist_ok=True)

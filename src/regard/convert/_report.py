@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from regard.support.files import finite_numbers
 from regard.support.tables import text_table
 from regard.support.text import format_count
 
@@ -66,7 +67,9 @@ class ConversionReport:
         return len(self.converted) / len(self.rows) if self.rows else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """All fields, for ``json.dumps``. Errors and bounds that are not finite become None."""
+        found: dict[str, Any] = finite_numbers(dataclasses.asdict(self))
+        return found
 
     def table(self) -> list[tuple[str, ...]]:
         """A row of headings, then the rows; each row is a tuple of text cells."""

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -9,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from regard.support.checks import UnusableInputError
 from regard.support.text import format_size
@@ -38,6 +40,38 @@ def check_writable(name: str, path: Path) -> None:
             pass
     except OSError as error:
         raise UnusableInputError(f"{name} {path} cannot be written: {error.strerror or error}") from error
+
+
+def check_folder(name: str, path: Path) -> None:
+    """Refuse a folder that cannot be made or written to, without making it.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     check_folder("--folder", Path(file.name))
+    Traceback (most recent call last):
+    regard.support.checks.UnusableInputError: --folder must be a folder, but ... is a file
+    """
+    there = next((each for each in (path, *path.parents) if os.path.lexists(each)), Path())
+    if not there.is_dir():
+        raise UnusableInputError(f"{name} must be a folder, but {there} is a file")
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise UnusableInputError(f"{name} {path} cannot be written: {error.strerror or error}") from error
+
+
+def finite_numbers(value: Any) -> Any:
+    """The same lists, tuples and dictionaries with None for numbers that are not finite, which JSON cannot express.
+
+    >>> finite_numbers({"loss": float("nan"), "bounds": (1.0, float("inf"))})
+    {'loss': None, 'bounds': [1.0, None]}
+    """
+    if isinstance(value, dict):
+        return {key: finite_numbers(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_numbers(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_synced(path: Path, content: bytes) -> None:

@@ -85,15 +85,42 @@ def sweep_lengths(
         samples: sentences of each length.
         tell: called with a line of text before a length that takes long.
 
-    Returns the metrics by length, for the name of each run. :func:`regard.figures.length_sweep` draws them.
+    Returns the metrics by length, for the name of each run: its recipe, and its folder where several have the same recipe.
+    :func:`regard.figures.length_sweep` draws them.
     """
-    found: dict[str, Metrics] = {}
-    for folder in runs:
-        run = load_run(folder)
+    loaded = [load_run(folder) for folder in runs]
+    for run in loaded:
         if run.recipe.task.trained_lengths is None:
             raise ValueError(
-                f"{folder} is a run of {run.recipe.name!r}, whose task has no sentences of different lengths"
+                f"{run.folder} is a run of {run.recipe.name!r}, whose task has no sentences of different lengths"
             )
-        name = run.recipe.name if run.recipe.name not in found else Path(folder).name
-        found[name] = measure_lengths(run, lengths, samples=samples, tell=tell)
-    return found
+    return {
+        name: measure_lengths(run, lengths, samples=samples, tell=tell) for name, run in names_of_runs(loaded).items()
+    }
+
+
+def names_of_runs(runs: Sequence[Run]) -> dict[str, Run]:
+    """Each run under a name of its own: its recipe's, with the folder if several runs have the same recipe."""
+    places = [run.folder.resolve() for run in runs]
+    if twice := [str(run.folder) for run, place in zip(runs, places, strict=True) if places.count(place) > 1]:
+        raise ValueError(f"each run can be passed once, but these are the same folder: {', '.join(twice)}")
+    recipes = [run.recipe.name for run in runs]
+    shared = [place for place, recipe in zip(places, recipes, strict=True) if recipes.count(recipe) > 1]
+    named: dict[str, Run] = {}
+    for run, place, recipe in zip(runs, places, recipes, strict=True):
+        name = recipe if place not in shared else f"{recipe} ({shortest_ending(place, shared)})"
+        named[name] = run
+    return named
+
+
+def shortest_ending(path: Path, among: Sequence[Path]) -> str:
+    """As few of the last parts of a path as tell it from the others.
+
+    >>> shortest_ending(Path("/runs/a/seed-0"), [Path("/runs/a/seed-0"), Path("/runs/b/seed-0"), Path("/runs/c")])
+    'a/seed-0'
+    """
+    for count in range(1, len(path.parts)):
+        ending = path.parts[-count:]
+        if sum(other.parts[-count:] == ending for other in among) == 1:
+            return "/".join(ending)
+    return path.as_posix()

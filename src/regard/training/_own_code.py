@@ -56,8 +56,7 @@ def load_recipe(source: str) -> Recipe:
     """Load a recipe from a file: ``my_recipe.py`` if one function there returns a :class:`Recipe`, ``my_recipe.py:name`` if
     several do. Underscores and dashes in the name are the same."""
     check_path("source", source)
-    path, _, name = os.fspath(source).partition(".py")
-    path, name = f"{path}.py", name.removeprefix(":")
+    path, name = split_source(os.fspath(source))
     module = import_code(path)
     functions = recipes_in(module)
     if name:
@@ -75,6 +74,20 @@ def load_recipe(source: str) -> Recipe:
     if not isinstance(recipe, Recipe):
         raise OwnCodeError(f"{wanted}() in {path} must return a regard.training.Recipe, not {type(recipe).__name__}")
     return recipe
+
+
+def split_source(source: str) -> tuple[str, str]:
+    """The file and the name in ``file.py:name``; without a colon the name is empty. Folders may have ``.py`` in their names.
+
+    >>> split_source("my.pyenv/my_recipe.py:small"), split_source("C:/my_recipe.py")
+    (('my.pyenv/my_recipe.py', 'small'), ('C:/my_recipe.py', ''))
+    """
+    if source.endswith(".py"):
+        return source, ""
+    path, _, name = source.rpartition(":")
+    if not path.endswith(".py"):
+        raise OwnCodeError(f"{source!r} is no recipe of your own: pass file.py, or file.py:name")
+    return path, name
 
 
 def recipes_in(module: ModuleType) -> dict[str, Callable[[], Any]]:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from regard.support.checks import check_path, describe, is_iterable
-from regard.support.files import write_atomic
+from regard.support.files import finite_numbers, write_atomic
 from regard.training._evaluation import score
 from regard.training._fabric import is_first_process, start_fabric
 from regard.training._machine import command, commit, hardware, without
@@ -66,7 +66,7 @@ def measure_run(run: Run, *, which: int | str, accelerator: str, batch_size: int
 def save_evaluation(run: Run, found: dict[str, Any]) -> None:
     """Write what :func:`measure_run` returned to the run's folder, in the first process."""
     if is_first_process():
-        run.write(EVALUATION, found)
+        run.write(EVALUATION, finite_numbers(found))
 
 
 @dataclass
@@ -238,4 +238,4 @@ def write_sweep(results: Mapping[str, Mapping[int, Mapping[str, float]]], path: 
 def _write(path: str | PathLike[str], result: dict[str, Any]) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    write_atomic(path, json.dumps(finite_numbers(result), indent=1, ensure_ascii=False) + "\n")
