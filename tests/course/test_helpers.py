@@ -1,5 +1,8 @@
 """The helpers of the checks: answers under watch, messages, and where checks are found."""
 
+from fractions import Fraction
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,6 +16,7 @@ from regard.course import (
     diagram,
     expect,
     expect_choice,
+    expect_numbers,
     picture,
     public_checks,
 )
@@ -230,3 +234,38 @@ def test_objects_arrive_as_their_name_and_rubbish_is_refused():
             unpack(rubbish)
     with pytest.raises(ValueError, match="larger"):
         pack(torch.zeros(1).expand(2**40))
+
+
+@pytest.mark.parametrize("sent", [lambda value: value, lambda value: unpack(pack(value))], ids=["notebook", "grader"])
+class TestOtherForms:
+    """In the notebook and after the way to the grader, the same answers are right."""
+
+    @pytest.mark.parametrize(
+        "got",
+        [2, 2.0, np.float32(2), np.int64(2), np.array(2.0), np.array([2.0]), Fraction(4, 2), torch.tensor(2)],
+        ids=repr,
+    )
+    def test_a_number_is_right_whatever_its_type(self, sent, got):
+        expect(sent(got), 2.0)
+        expect(expect_numbers(sent((got, Fraction(1, 2))), 2), torch.tensor([2.0, 0.5]))
+
+    def test_a_sparse_tensor_is_compared(self, sent):
+        right = torch.eye(3)
+        expect(sent(right.to_sparse()), right)
+        with pytest.raises(AssertionError, match="2 times"):
+            expect(sent(2 * right.to_sparse()), right)
+
+    @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+    def test_a_wrong_imaginary_part_is_not_dropped(self, sent, dtype):
+        right = torch.tensor([1.5, 2.0])
+        got = sent(torch.complex(right, torch.tensor([5.0, 0.0])).to(dtype))
+        with pytest.raises(AssertionError, match="must be real"):
+            expect(got, right)
+        with pytest.raises(AssertionError, match="must be real"):
+            expect(got[:1], 1.5)
+        with pytest.raises(AssertionError, match="must be real"):
+            expect_numbers(got, 2)
+
+    def test_names_in_a_list_in_a_list_are_no_stack_trace(self, sent):
+        with pytest.raises(AssertionError, match="give a set of names"):
+            expect_choice(sent([["a"]]), {"a"}, {"a": "", "b": ""})

@@ -1,6 +1,8 @@
 """Compare an answer with the correct result, and explain a difference in words that help a learner."""
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from numbers import Real
 from typing import Any
 
 import torch
@@ -83,12 +85,9 @@ def expect(
     if isinstance(right, Tensor):
         if not isinstance(got, Tensor):
             raise AssertionError(f"{of}: must be a tensor of shape {tuple(right.shape)}, not {_kind(got)}")
-    elif isinstance(got, Tensor):
-        if got.numel() != 1:
-            raise AssertionError(f"{of}: must be one number, not a tensor of shape {tuple(got.shape)}")
-        got = got.reshape(())
-    elif isinstance(got, bool) or not isinstance(got, Number):
-        raise AssertionError(f"{of}: must be a number, not {got!r} ({type(got).__name__})")
+    else:
+        got = _one_number(got, of)
+    _refuse_complex(got, of)
     answer, truth = _plain(got), _plain(right)
     if answer.shape == truth.shape and _same(answer, truth, tolerance):
         return
@@ -108,9 +107,13 @@ def expect_numbers(got: Any, count: int, *, of: str = "your answer") -> Tensor:
     if got is None or got is Ellipsis or (isinstance(got, Sequence) and any(part is Ellipsis for part in got)):
         raise NotThere(f"{of}: nothing there yet; replace every ... in the cell above by your own numbers")
     try:
-        found = torch.as_tensor(got).detach().float().flatten()
+        if isinstance(got, list | tuple):  # torch converts neither fractions nor arrays beside other numbers
+            got = [_one_number(part, of) if isinstance(part, Fraction) or _is_array(part) else part for part in got]
+        given = torch.as_tensor(got)
     except (TypeError, ValueError, RuntimeError):
         raise AssertionError(f"{of}: give {count} numbers, such as {tuple(range(1, count + 1))}") from None
+    _refuse_complex(given, of)
+    found = given.detach().float().flatten()
     if found.numel() != count:
         raise AssertionError(f"{of}: give {count} numbers, not {found.numel()}")
     return found
@@ -133,7 +136,10 @@ def expect_choice(got: Any, right: set[str] | None, offered: Mapping[str, str]) 
         raise NotThere("there is no answer yet: replace the ... by a set of names, such as {'a', 'b'}")
     if isinstance(got, str) or not hasattr(got, "__iter__"):
         raise AssertionError(f"give a set of names, such as {{{sorted(offered)[0]!r}}}, not {got!r}")
-    chosen = set(got)
+    try:
+        chosen = set(got)
+    except TypeError:  # a list inside of a list
+        raise AssertionError(f"give a set of names, such as {{{sorted(offered)[0]!r}}}, not {got!r}") from None
     unknown = sorted(map(repr, chosen - set(offered)))
     if unknown:
         raise AssertionError(f"not one of the names offered ({', '.join(sorted(offered))}): {', '.join(unknown)}")
@@ -181,8 +187,33 @@ def _kind(value: Any) -> str:
     return f"a {name}"
 
 
+def _one_number(got: Any, of: str) -> Any:
+    """The answer where one number is asked for: Python's, a fraction, or the only number of a tensor or an array."""
+    if _is_array(got):
+        got = torch.as_tensor(got)
+    if isinstance(got, Tensor):
+        if got.numel() != 1:
+            raise AssertionError(f"{of}: must be one number, not a tensor of shape {tuple(got.shape)}")
+        return got.reshape(())
+    if isinstance(got, bool) or not isinstance(got, Real):
+        raise AssertionError(f"{of}: must be a number, not {got!r} ({type(got).__name__})")
+    return float(got) if isinstance(got, Fraction) else got
+
+
+def _is_array(got: Any) -> bool:
+    """Whether it is an array or a number of NumPy, which need not be installed."""
+    return type(got).__module__ == "numpy" and hasattr(got, "tolist")
+
+
+def _refuse_complex(got: Any, of: str) -> None:
+    """Converting complex numbers to real ones would drop what may be wrong."""
+    if isinstance(got, Tensor) and got.is_complex():
+        raise AssertionError(f"{of}: must be real, not complex; if the imaginary part is zero, return .real")
+
+
 def _plain(value: Any) -> Tensor:
-    return torch.as_tensor(value).detach().double()
+    plain = torch.as_tensor(value).detach()
+    return (plain if plain.layout is torch.strided else plain.to_dense()).double()
 
 
 def _same(left: Tensor, right: Tensor, tolerance: float, *, equal_nan: bool = False) -> bool:

@@ -7,6 +7,7 @@ import json
 import math
 import struct
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -74,7 +75,7 @@ def _tree(value: Any, blobs: list[bytes], callback: Callable[[Any], int] | None,
         return {"ellipsis": 1}
     if isinstance(value, int):
         return int(value) if abs(value) < 2**62 else {"float": float(value).hex()}
-    if isinstance(value, float):
+    if isinstance(value, float | Fraction):
         return {"float": float(value).hex()}
     if isinstance(value, str):
         return {"text": str(value)[:4000]}
@@ -99,7 +100,8 @@ def _tensor(value: torch.Tensor, blobs: list[bytes]) -> Any:
     if plain.layout is not torch.strided:
         plain = plain.to_dense()
     if str(plain.dtype) not in _DTYPES:
-        plain = plain.float() if plain.is_floating_point() else plain.long()
+        kind = torch.complex64 if plain.is_complex() else torch.float32 if plain.is_floating_point() else torch.int64
+        plain = plain.to(kind)
     if plain.numel() * plain.element_size() > LARGEST:
         raise ValueError(f"a tensor of shape {tuple(plain.shape)} is larger than any answer needs to be")
     blobs.append(plain.cpu().contiguous().numpy().tobytes())
