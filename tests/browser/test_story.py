@@ -89,6 +89,14 @@ def test_heads_play_by_themselves_and_once(opened, scene):
     expect(first.locator("output")).to_have_text(re.compile(r"step \d+ · validation accuracy [\d.]+ %"))
 
 
+def test_the_accuracy_is_told_with_its_step_and_not_called_final(scene, run):
+    measured = load_run(run.folder).evaluations[-1]  # of an unfinished run it is the last so far
+    says = f"at step {measured['step']:,} the validation accuracy is"
+    first = scene(1)
+    expect(first).to_contain_text(says)
+    expect(first).not_to_contain_text("final")
+
+
 def test_contours_follow_the_pointer_the_keyboard_and_a_photo(opened, scene, payload, tmp_path):
     photo = scene(2)
     canvas = photo.locator("canvas").first

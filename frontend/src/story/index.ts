@@ -35,14 +35,15 @@ export function StoryView({ payload, host }: ViewProps): VNode {
   const whose = (part: string): string | undefined => (meta.run !== null && !meta.parts[part].own ? `Not your run: ${meta.run} has no data for this section, so you see a network shipped with regard.` : undefined);
   const own = (part: string) => meta.run !== null && meta.parts[part].own;
   const heads = parts.heads.meta as { layers: { heads: number; axes: number }[]; curve: [number, number][]; name: string };
-  const reached = heads.curve.length ? percent(heads.curve[heads.curve.length - 1][1]) : null;
+  // With its step: the last evaluation is not the final one where training goes on or was interrupted.
+  const reached = heads.curve.length ? `at step ${heads.curve[heads.curve.length - 1][0].toLocaleString("en")} the validation accuracy is ${percent(heads.curve[heads.curve.length - 1][1])}` : null;
   const textMeta = parts[network === "case" ? "case" : "induction"].meta as TextMeta;
   const grid = useMemo(() => startsAsGrid(parts.heads), [parts]);
   const titles = grid ? ["From a grid to their own places", ...TITLES.slice(1)] : TITLES;
   const start = grid ? "Its heads start on the 3 × 3 grid of a convolution, and training moves them where they help" : "Its heads start anywhere, and training moves them where they help";
   const children = [
     html`<${Section} number=${1} title=${titles[0]} height=${620} note=${whose("heads")}
-      caption=${`${own("heads") ? "Your" : "A"} network as it learns: every dot is where one head looks, seen from the token in the middle. ${start}${reached ? `; the final validation accuracy is ${reached}` : ""}.`}>
+      caption=${`${own("heads") ? "Your" : "A"} network as it learns: every dot is where one head looks, seen from the token in the middle. ${start}${reached ? `; ${reached}` : ""}.`}>
       ${() => html`<${HeadsScene} payload=${parts.heads} />`}
     <//>`,
     html`<${Section} number=${2} title=${TITLES[1]} height=${560} note=${whose("images")} caption="Move over the photo. Each line encloses what one head looks at from the patch you point at.">
