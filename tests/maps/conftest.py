@@ -40,6 +40,22 @@ def seen(monkeypatch):
     return names
 
 
+@pytest.fixture
+def same():
+    """Asserts that two captures recorded the same."""
+
+    def compare(a, b):
+        assert list(a) == list(b)
+        for one, two in zip(a.records, b.records, strict=True):
+            assert torch.equal(one.stored, two.stored)
+            for name in ("kernel", "layout", "axes", "shape", "kind"):
+                assert getattr(one, name) == getattr(two, name)
+        assert a.residual == b.residual
+        assert not b.missed
+
+    return compare
+
+
 class Attention(nn.Module):
     def __init__(self, dim=8, heads=2):
         super().__init__()

@@ -74,23 +74,8 @@ def in_thread(model, thread):
     assert not maps.records
 
 
-def same(a, b):
-    assert list(a) == list(b)
-    for one, two in zip(a.records, b.records, strict=True):
-        assert torch.equal(one.stored, two.stored)
-        assert (one.kernel, one.layout, one.axes, one.shape, one.kind) == (
-            two.kernel,
-            two.layout,
-            two.axes,
-            two.shape,
-            two.kind,
-        )
-    assert a.residual == b.residual
-    assert not b.missed
-
-
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-def test_the_second_capture_sees_no_function_and_records_the_same(model, x, seen, mode):
+def test_the_second_capture_sees_no_function_and_records_the_same(model, x, seen, mode, same):
     with mode():
         first = capture(model, x)
         assert "linear" in seen
@@ -118,7 +103,7 @@ class Stack(nn.Module):
 @pytest.mark.parametrize(
     "build", [Stack, lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True), 2)]
 )
-def test_layers_of_torch_are_learned(x, seen, build, fast):
+def test_layers_of_torch_are_learned(x, seen, build, fast, same):
     model = build().train(not fast)
     with torch.no_grad():
         first = capture(model, x)
@@ -199,7 +184,7 @@ def test_a_changed_model_is_seen_in_full(model, x, seen, change):
     assert list(maps) == [f"layers.{i}" for i in range(3)]
 
 
-def test_another_way_that_nothing_shows_is_seen(model, x, seen, monkeypatch):
+def test_another_way_that_nothing_shows_is_seen(model, x, seen, monkeypatch, same):
     first = capture(model, x)
     seen.clear()
     monkeypatch.setitem(WAY, "by hand", True)
@@ -244,7 +229,7 @@ def saved(model):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda x: pickle.loads(pickle.dumps(x)), saved])
-def test_a_copy_that_is_made_inside_takes_nothing_along(model, x, seen, copied):
+def test_a_copy_that_is_made_inside_takes_nothing_along(model, x, seen, copied, same):
     model.layers[2] = OwnWay()
     plain = model.eval()(x)
     first = capture(model, x)
@@ -264,7 +249,7 @@ def test_a_copy_that_is_made_inside_takes_nothing_along(model, x, seen, copied):
         same(first, capture(model, x))
 
 
-def test_two_captures_of_one_model_leave_nothing_on_it(model, x):
+def test_two_captures_of_one_model_leave_nothing_on_it(model, x, same):
     first = capture(model, x)
     began, go = threading.Event(), threading.Event()
     found = []
@@ -306,7 +291,7 @@ def test_a_capture_learns_from_the_first_pass(model, x, seen):
     assert all(torch.equal(call.stored, calls[0].stored) and call.axes == calls[0].axes for call in calls)
 
 
-def test_another_way_after_the_first_pass_is_seen(model, x, monkeypatch):
+def test_another_way_after_the_first_pass_is_seen(model, x, monkeypatch, same):
     with regard.capture(model) as maps:
         for way in (False, False, True, False):
             monkeypatch.setitem(WAY, "by hand", way)
@@ -361,7 +346,7 @@ class Twice(Attention):
         return self.proj(out.transpose(1, 2).flatten(2))
 
 
-def test_a_second_attention_in_a_call_is_seen_in_full(x, monkeypatch):
+def test_a_second_attention_in_a_call_is_seen_in_full(x, monkeypatch, same):
     model = Twice()
     first = capture(model, x)
     same(first, capture(model, x))
@@ -386,7 +371,7 @@ class Inside(Attention):
 
 
 @pytest.mark.parametrize("again", [True, "after"])
-def test_a_module_that_calls_itself_is_named_as_in_full(x, again):
+def test_a_module_that_calls_itself_is_named_as_in_full(x, again, same):
     model = nn.Sequential(Inside())
     for _ in range(2):
         capture(model, x)
@@ -410,7 +395,7 @@ def test_modules_that_gave_no_map_need_a_capture_that_sees_everything(model, x, 
     assert seen
 
 
-def test_with_another_capture_inside_the_outer_one_sees_everything(model, x):
+def test_with_another_capture_inside_the_outer_one_sees_everything(model, x, same):
     first = capture(model, x)
     with regard.capture(model) as outer:
         with regard.capture(model) as inner:

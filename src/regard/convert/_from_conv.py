@@ -37,11 +37,12 @@ CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
 TapsPlan = Literal["auto", "attention", "taps"]
+TOLERANCE = 1e-6  # the default of :func:`conv_to_attention`
 
 
 @overload
 def conv_to_attention(
-    conv: nn.Module, *, tolerance: float = 1e-6, plan: TapsPlan = "auto", trainable: Literal[False] = False
+    conv: nn.Module, *, tolerance: float = TOLERANCE, plan: TapsPlan = "auto", trainable: Literal[False] = False
 ) -> "ConvolutionalAttention": ...
 
 
@@ -50,7 +51,7 @@ def conv_to_attention(conv: nn.Module, *, trainable: Literal[True]) -> Trainable
 
 
 def conv_to_attention(
-    conv: nn.Module, *, tolerance: float = 1e-6, plan: TapsPlan = "auto", trainable: bool = False
+    conv: nn.Module, *, tolerance: float = TOLERANCE, plan: TapsPlan = "auto", trainable: bool = False
 ) -> "ConvolutionalAttention | TrainableConvolutionalAttention":
     r"""Convert a convolution to a multi-head attention layer in closed form. The result is called like the convolution.
 
@@ -89,7 +90,7 @@ def conv_to_attention(
     reason = why_not(conv)
     if reason:
         raise TypeError(f"conv cannot be expressed as attention: {reason}")
-    if trainable and (tolerance != 1e-6 or plan == "taps"):
+    if trainable and (tolerance != TOLERANCE or plan == "taps"):
         raise ValueError(
             f"trainable heads start at a sharpness of their own and are always computed as attention: leave out tolerance and "
             f"plan, got tolerance={tolerance!r}, plan={plan!r}"

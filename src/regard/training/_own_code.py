@@ -23,8 +23,7 @@ from regard.training._recipe import Recipe
 
 REMEMBERED = "own_code.json"
 LARGEST_NOTE = 2**20
-_FILES: dict[str, ModuleType] = {}
-_DIGESTS: dict[str, str] = {}  # of the text of each of these files when it was read
+_FILES: dict[str, tuple[ModuleType, bytes]] = {}  # imported files by path, with their text
 
 
 class OwnCodeError(UnusableInputError):
@@ -79,8 +78,8 @@ def load_recipe(source: str) -> Recipe:
 def split_source(source: str) -> tuple[str, str]:
     """The file and the name in ``file.py:name``; without a colon the name is empty. Folders may have ``.py`` in their names.
 
-    >>> split_source("my.pyenv/my_recipe.py:small"), split_source("C:/my_recipe.py")
-    (('my.pyenv/my_recipe.py', 'small'), ('C:/my_recipe.py', ''))
+    >>> split_source("old.python/my_recipe.py:small"), split_source("my_recipe.py")
+    (('old.python/my_recipe.py', 'small'), ('my_recipe.py', ''))
     """
     if source.endswith(".py"):
         return source, ""
@@ -106,7 +105,7 @@ def sources_of(recipe: Recipe) -> list[str]:
     """The sources of the classes in a recipe, without regard's own: modules by name, files by path."""
     parts = (recipe, recipe.task, recipe.network, recipe.optimizer, recipe.schedule)
     modules = dict.fromkeys(type(part).__module__ for part in parts)
-    files = {module.__name__: path for path, module in _FILES.items()}
+    files = {module.__name__: path for path, (module, _) in _FILES.items()}
     return [files.get(name, name) for name in modules if name.partition(".")[0] != "regard" and name != "__main__"]
 
 
@@ -156,14 +155,13 @@ def _remembered() -> list[str]:
 def _import_file(path: Path) -> ModuleType:
     """Import a file, again if its text has changed since: in a notebook, a recipe is edited and loaded in one process."""
     path = path.expanduser().absolute()
-    known = _FILES.get(str(path))
+    known, earlier_text = _FILES.get(str(path), (None, b""))
     if not path.is_file():
         if known is not None:
             return known
         raise OwnCodeError(f"there is no file {path}")
     text = path.read_bytes()
-    digest = hashlib.sha256(text).hexdigest()
-    if known is not None and _DIGESTS[str(path)] == digest:
+    if known is not None and text == earlier_text:
         return known
     name = f"{path.stem.replace('-', '_')}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -183,7 +181,7 @@ def _import_file(path: Path) -> ModuleType:
     finally:
         sys.path.remove(folder)
     linecache.checkcache(str(path))  # so that tracebacks show the new text
-    _FILES[str(path)], _DIGESTS[str(path)] = module, digest
+    _FILES[str(path)] = module, text
     return module
 
 
