@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def finite_numbers(value: Any) -> Any:
     >>> finite_numbers({"loss": float("nan"), "bounds": (1.0, float("inf"))})
     {'loss': None, 'bounds': [1.0, None]}
     """
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: finite_numbers(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [finite_numbers(each) for each in value]

@@ -2,13 +2,12 @@
 
 import itertools
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.support.files import reporting_full_disk, sync_folder
+from regard.support.files import finite_numbers, reporting_full_disk, sync_folder
 from regard.support.reading import LARGEST_JSON, UnreadableError, file_inside, open_regular, parse_json
 
 LARGEST_LOG = 2**30
@@ -41,7 +40,7 @@ class JsonLines:
         """Append all entries or none. Numbers that are not finite become null."""
         if not entries:
             return
-        text = "".join(json.dumps({key: _finite(value) for key, value in entry.items()}) + "\n" for entry in entries)
+        text = "".join(json.dumps(finite_numbers(entry)) + "\n" for entry in entries)
         content = text.encode()
         with reporting_full_disk(self.path.parent, f"next lines of {self.path.name}", len(content)):
             try:
@@ -97,9 +96,3 @@ def read_lines(path: Path, most: int | None = None) -> Iterator[dict[str, Any]]:
             if not isinstance(entry, dict):
                 raise UnreadableError(f"{path}: line {number} must hold a JSON object, but holds {line[:40]!r}")
             yield entry
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

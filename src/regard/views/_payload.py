@@ -2,7 +2,6 @@
 
 import ctypes
 import json
-import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.support.checks import describe
+from regard.support.files import finite_numbers
 from regard.support.text import whole_characters
 
 VERSION = 1
@@ -124,7 +124,7 @@ class Payload:
                 add(name, value.stored, f"{name}.scale")
             else:
                 add(name, value)
-        header = {"view": self.view, "version": VERSION, "meta": _json(self.meta), "arrays": described}
+        header = {"view": self.view, "version": VERSION, "meta": finite_numbers(self.meta), "arrays": described}
         text = json.dumps(header, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         return whole_characters(text), parts, len(parts) if early is None else early
 
@@ -183,13 +183,3 @@ def _view(tensor: Tensor) -> memoryview:
     content = (ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())
     content.owner = tensor  # type: ignore[attr-defined]  # keeps the memory alive as long as it is viewed
     return memoryview(content).cast("B")
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(key): _json(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json(inner) for inner in value]
-    return value
