@@ -85,15 +85,19 @@ def compare(name: str, ways: dict[str, Callable[[], Any]], options: Any) -> list
 
 def rows_on_cuda(options: Any) -> list[dict[str, Any]]:
     """ViT-L/16 with 32 images, 512 to 8,192 tokens, and ``generate`` of 64 tokens; everything in bf16."""
-    place = {"device": options.device, "dtype": torch.bfloat16}
-    vit = vit_large().to(**place).eval()
-    rows = compare("ViT-L/16, 32 images", passes(vit, torch.randn(32, 3, 224, 224, **place)), options)
-    del vit
+    place, rows = {"device": options.device, "dtype": torch.bfloat16}, []
+    if options.only in (name := "ViT-L/16, 32 images"):
+        vit = vit_large().to(**place).eval()
+        rows += compare(name, passes(vit, torch.randn(32, 3, 224, 224, **place)), options)
+        del vit
     model = llama().to(**place).eval()
     for tokens in (512, 2048, 4096, 8192):
-        x = torch.randint(0, 32000, (1, tokens), device=options.device)
-        rows += compare(f"Llama-like, {tokens:,} tokens", passes(model.model, x), options)
-        torch.cuda.empty_cache()
-    x = torch.randint(0, 32000, (1, 128), device=options.device)
-    ways = {"plain": lambda: generated(model, x, False), "capture": lambda: generated(model, x, True)}
-    return rows + compare("Llama-like, generate 64", ways, options)
+        if options.only in (name := f"Llama-like, {tokens:,} tokens"):
+            x = torch.randint(0, 32000, (1, tokens), device=options.device)
+            rows += compare(name, passes(model.model, x), options)
+            torch.cuda.empty_cache()
+    if options.only in (name := "Llama-like, generate 64"):
+        x = torch.randint(0, 32000, (1, 128), device=options.device)
+        ways = {"plain": lambda: generated(model, x, False), "capture": lambda: generated(model, x, True)}
+        rows += compare(name, ways, options)
+    return rows

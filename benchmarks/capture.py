@@ -296,6 +296,8 @@ def main() -> None:
         from _capture_cuda import rows_on_cuda
 
         rows = rows_on_cuda(options)
+        if not rows:
+            parser.error(f"--only {options.only!r} matches no case")
         print_table(rows, ["model", "way", "ms", "× plain", "peak MB", "maps MB", "residual", "agrees"])
         print(write("capture", options, rows))
         return
@@ -328,6 +330,8 @@ def main() -> None:
                     "checked": way == "regard.capture",
                 }
             )
+    if not rows:
+        parser.error(f"--only {options.only!r} matches no case; there are {', '.join(LARGE)}")
     print_table(rows, ["model", "way", "ms", "× plain", "peak MB", "lines", "kernel kept", "checked"])
     if options.only:
         print(write("capture", options, rows))
