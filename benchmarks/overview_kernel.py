@@ -24,8 +24,9 @@ from regard.functional.kernels import _overview_launch as launches
 HEADS, SHARED, WIDTH, CELLS = 32, 8, 128, 128
 FINISHED = 16  # queries or keys of a program of the finishing pass
 LARGEST = 0x7FFFFFFF
-# The trial rounds weights to half precision: each by at most 2⁻¹¹ of itself. Two weights so close are told apart by chance.
-TOLERANCE = 2.0**-10
+# The trial rounds weights to half precision, each by at most 2⁻¹¹ of itself, so it may take either of two weights this close.
+CLOSE = 2.0**-10
+OFF = 2.0**-9  # of statistics; in the sum for entropy, the error of a row's mass counts twelve times
 
 
 def inputs(tokens: int, heads: int, shared: int, sharp: float = 1.0) -> ScoreTensors:
@@ -141,10 +142,8 @@ def checked() -> dict[str, float]:
     """The larger differences of two small overviews, with even and with sharp weights; an error if they are too large."""
     both = [Trial(inputs(4096, 2, 1, sharp), cell).difference() for sharp, cell in ((1.0, 300), (4.0, 200))]
     worst = {name: max(each[name] for each in both) for name in both[0]}
-    if not (
-        max(worst["off"], worst["their weights"]) < TOLERANCE
-        and max(worst["other keys"], worst["other queries"]) < 1e-3
-    ):
+    moved = max(worst["other keys"], worst["other queries"])
+    if not (worst["off"] < OFF and worst["their weights"] < CLOSE and moved < 1e-3):
         raise SystemExit(f"the trial is wrong: {worst}")
     return worst
 
