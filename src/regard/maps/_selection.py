@@ -41,8 +41,8 @@ def checked_selection(name: str, chosen: Any) -> Rows:
 
     Whole numbers of numpy and torch count as well, also several in one array: statistics of maps are tensors.
 
-    >>> checked_selection("rows", torch.tensor([4, 0])), checked_selection("rows", torch.tensor(3)), checked_selection("rows", range(2))
-    ([4, 0], 3, [0, 1])
+    >>> checked_selection("rows", torch.tensor([4, 0])), checked_selection("rows", torch.tensor(3))
+    ([4, 0], 3)
     """
     if chosen is None or type(chosen) is int:
         return chosen
