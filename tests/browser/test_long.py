@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import regard
-from regard.maps import AttentionRecord, Check, Computation, Overview, _overview_pass
+from regard.maps import AttentionRecord, Check, Computation, MapAxes, Overview, _overview_pass
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._band import Band
 
@@ -141,3 +141,16 @@ def test_next_reaches_every_found_token_and_begins_again(open_file):
     assert seen[1] < 64
     assert abs(seen[2] - 1000) < 48
     assert min(seen[3], seen[4]) > 2048 - 64 - 16
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_channels_are_not_called_tokens(open_file, long):
+    record = AttentionRecord.given(torch.eye(8).expand(1, 2, 8, 8), "attn", axes=MapAxes("known", "channels"))
+    if long:
+        record.overview, record.stored = Overview.empty((1, 2, 8, 8), 4, torch.device("cpu")).kept(), None
+    page = open_file(regard.show(regard.maps.Map("attn", [record])))
+    title = page.locator("h1, h2, .rg-title").first.inner_text()
+    assert title == ("Attention over channels" if long else "Channel attention")
+    said = page.locator(".rg-main canvas").get_attribute("aria-label") + subtitle(page)
+    assert "token" not in said
+    assert ("8 channels in cells of 2" if long else "8 × 8 channels") in said

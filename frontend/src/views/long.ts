@@ -10,7 +10,7 @@ import { slice } from "../core/payload";
 import { type Theme, useTheme } from "../core/theme";
 import { Atlas, type AtlasRow, makeStrip, type Strip } from "../maps/atlas";
 import { boxesOf, type Box, brightness, type Cells, cellsOf, type Curve, drawCells, drawCurve, everything, largestIn, longHeight, type Measure, pooled, valueAt, type Window, within, zoomedAt } from "../maps/cells";
-import { type LayerAbout, percent, shortNames } from "../maps/layer";
+import { type LayerAbout, percent, shortNames, thing } from "../maps/layer";
 import { type Hit, hits, type Lists, nameAt, type Named, type Side, sideOf } from "../maps/naming";
 import { Residuals } from "../maps/residuals";
 import { colorsOf } from "../maps/scale";
@@ -104,7 +104,7 @@ export function LongView({ payload, host }: ViewProps): VNode {
   `;
   return html`<${Frame}
     name="long"
-    title="Attention over a long text"
+    title=${about.over === "channels" ? "Attention over channels" : "Attention over a long text"}
     subtitle=${describe(about, shown.head, cells, measure, over, received, entropy, tokens) + (opened ? ` · ${meta.opening.why}` : "")}
     host=${host}
     keys=${keys}
@@ -296,7 +296,7 @@ export function binSize(share: number, count: number, bin: number): number {
 export const amount = (x: number): string => (x >= 0.1 || x === 0 ? x.toFixed(2) : x.toPrecision(2));
 
 function describe(about: LongAbout, head: number, cells: Cells, measure: Measure, over: Place | null, received: Curve, entropy: Curve, tokens: Lists): string {
-  const start = `${about.name} · head ${about.heads[head]} · ${about.keys.toLocaleString("en")} tokens in cells of ${about.cell[1]}`;
+  const start = `${about.name} · head ${about.heads[head]} · ${about.keys.toLocaleString("en")} ${thing(about)}s in cells of ${about.cell[1]}`;
   if (!over) return start;
   const each = valueAt(received, over.k) / binSize(over.k, about.keys, about.bin[1]);
   return `${start} · ${tipText(about, cells, measure, over, tokens)} · keys there receive ${amount(each)} on average · entropy ${valueAt(entropy, over.q).toFixed(2)}`;

@@ -61,7 +61,7 @@ def attention(
     overview = found.latest.overview
     if overview is not None and query is None:
         check_index("sample", sample, overview.shape[0], "the batch size")
-        made = _of_overview(found.name, overview.sample(sample % overview.shape[0]), pool or "mass")
+        made = _of_overview(found, overview.sample(sample % overview.shape[0]), pool or "mass")
     else:
         made = _of_weights(found, sample, query)
     numbers = found.latest.heads or range(len(made.lifts))
@@ -97,10 +97,10 @@ def _of_weights(found: Map, sample: int, query: int | None) -> _Panels:
     return _Panels(maps, float(visible.max()), signed, (maps.shape[1], maps.shape[2]), title)
 
 
-def _of_overview(name: str, one: Overview, pool: Pool) -> _Panels:
+def _of_overview(found: Map, one: Overview, pool: Pool) -> _Panels:
     """The cells of one sample: the share of a query's attention that a cell has on average, or its largest weight."""
     (height, width), (_, _, queries, keys) = one.cell, one.shape
-    title = f"{name}, in cells of {height} × {width} tokens"
+    title = f"{found.name}, in cells of {height} × {width} {found.over}"
     if pool == "largest":
         return _Panels(plain(one.largest[0]) * keys, float(keys), False, (queries, keys), title)
     each = torch.tensor([min(height, queries - start) for start in range(0, queries, height)])

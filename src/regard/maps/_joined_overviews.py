@@ -15,7 +15,7 @@ COARSEST = 4  # the joined cells may be so many times larger than those of the c
 
 
 @dataclass(frozen=True)
-class Part:
+class CallPart:
     """One call: where its queries and keys lie, its overview, and the rows that were kept in full.
 
     Attributes:
@@ -40,13 +40,13 @@ class Part:
 
 def parts_of(
     name: str, calls: Sequence[AttentionRecord], places: Sequence[Positions], chosen: Sequence[Tensor] | None, end: int
-) -> list[Part]:
+) -> list[CallPart]:
     """The calls that remain in the whole sequence of ``end`` queries.
 
     Args:
         chosen: for each call, the batch row of each final sequence, −1 where the sequence had ended; None for the same rows.
     """
-    found: list[Part] = []
+    found: list[CallPart] = []
     for number, (call, place) in enumerate(zip(calls, places, strict=True)):
         while found and found[-1].place.first >= place.first:
             found.pop()  # the call repeats these tokens
@@ -63,7 +63,7 @@ def parts_of(
         overview, stored = call.overview, call.stored
         if chosen is not None:
             overview, stored = _of_sequences(overview, stored, chosen[number])
-        found.append(Part(place, overview, rows, stored, keys))
+        found.append(CallPart(place, overview, rows, stored, keys))
     return found
 
 
@@ -79,7 +79,7 @@ def _of_sequences(overview: Overview, stored: Tensor | None, row: Tensor) -> tup
     return Overview.of(tensors, overview.cell), stored
 
 
-def joined(name: str, parts: Sequence[Part], end: int, keys: int) -> Overview:
+def joined(name: str, parts: Sequence[CallPart], end: int, keys: int) -> Overview:
     """The overview of the whole sequence, exact in cells and statistics."""
     cell = _cell(name, parts, end, keys)
     batch, heads = parts[0].overview.mass.shape[:2]
@@ -93,7 +93,7 @@ def joined(name: str, parts: Sequence[Part], end: int, keys: int) -> Overview:
     return whole.kept()
 
 
-def joined_rows(parts: Sequence[Part], keys: int) -> tuple[tuple[int, ...] | None, Tensor | None]:
+def joined_rows(parts: Sequence[CallPart], keys: int) -> tuple[tuple[int, ...] | None, Tensor | None]:
     """The numbers and the weights of all rows that were kept in full; None without such rows."""
     kept = [(part, part.stored) for part in parts if part.stored is not None and part.rows]
     if not kept:
@@ -105,7 +105,7 @@ def joined_rows(parts: Sequence[Part], keys: int) -> tuple[tuple[int, ...] | Non
     return tuple(row for part, _ in kept for row in part.rows), torch.cat(padded, 2)
 
 
-def _cell(name: str, parts: Sequence[Part], end: int, keys: int) -> tuple[int, int]:
+def _cell(name: str, parts: Sequence[CallPart], end: int, keys: int) -> tuple[int, int]:
     """Sizes of cells into which the cells of every call fit as a whole."""
     several = [part for part in parts if not part.is_single]
     most = max(max(part.overview.mass.shape[2:]) for part in parts)
@@ -127,7 +127,7 @@ def _cell(name: str, parts: Sequence[Part], end: int, keys: int) -> tuple[int, i
     return sizes[0], sizes[1]
 
 
-def _ranges(part: Part, axis: int) -> tuple[Tensor, Tensor]:
+def _ranges(part: CallPart, axis: int) -> tuple[Tensor, Tensor]:
     """The first and the last token of each cell of a call, of the queries (axis 0) or of the keys (axis 1)."""
     start = (part.place.first, part.place.first_key)[axis]
     count, size = (part.place.queries, part.count)[axis], part.overview.cell[axis]
@@ -138,18 +138,18 @@ def _ranges(part: Part, axis: int) -> tuple[Tensor, Tensor]:
 def _zeros(shape: tuple[int, int, int, int], cell: tuple[int, int]) -> Overview:
     batch, heads, queries, keys = shape
     cells = math.ceil(queries / cell[0]), math.ceil(keys / cell[1])
-    per_query = [torch.zeros(batch, heads, queries) for _ in range(4)]
+    entropy, first, distance, largest = (torch.zeros(batch, heads, queries) for _ in range(4))
     nowhere = [torch.full((batch, heads, count), -1, dtype=torch.int32) for count in (queries, keys)]
     return Overview(
         torch.zeros(batch, heads, *cells),
         torch.zeros(batch, heads, *cells),
         cell,
-        QueryStatistics(*per_query, nowhere[0]),
+        QueryStatistics(entropy, first, distance, largest, nowhere[0]),
         KeyStatistics(torch.zeros(batch, heads, keys), torch.zeros(batch, heads, keys), nowhere[1]),
     )
 
 
-def _add_cells(whole: Overview, part: Part) -> None:
+def _add_cells(whole: Overview, part: CallPart) -> None:
     """Add the masses of a call to the cells in which they lie, and the largest weights."""
     (height, width), place = whole.cell, part.place
     if part.is_single:
@@ -167,7 +167,7 @@ def _add_cells(whole: Overview, part: Part) -> None:
     whole.largest.scatter_reduce_(2, down[:, None].expand_as(most), most, "amax")
 
 
-def _add_queries(whole: QueryStatistics, part: Part, name: str) -> None:
+def _add_queries(whole: QueryStatistics, part: CallPart, name: str) -> None:
     """Write the statistics of the queries of a call."""
     own, place = part.overview.per_query, part.place
     at = slice(place.first, place.end)
@@ -184,7 +184,7 @@ def _add_queries(whole: QueryStatistics, part: Part, name: str) -> None:
     whole.where[..., at] = torch.where(own.where >= 0, own.where + missing, -1)
 
 
-def _add_keys(whole: KeyStatistics, part: Part) -> None:
+def _add_keys(whole: KeyStatistics, part: CallPart) -> None:
     """Add what the keys of a call receive."""
     own, place = part.overview.per_key, part.place
     at, count = slice(place.first_key, place.first_key + part.count), part.count

@@ -99,6 +99,7 @@ def _layer(
         "against": record.against,
         "kind": record.kind,
         "kernel": record.kernel,
+        "over": found.over,
     }
     arrays: dict[str, Tensor | Scaled] = {
         "mass": pack(mass),
@@ -165,7 +166,9 @@ def _counted(record: AttentionRecord) -> tuple[int, int]:
 def _named(shown: dict[str, Map], lists: dict[str, list[str]]) -> list[tuple[str | None, str | None]]:
     """For each map the lists that name its queries and its keys. The last token that generation wrote, and did not read, is
     taken off its list."""
-    counted = {name: _counted(found.latest) for name, found in shown.items()}
+    counted = {name: _counted(found.latest) for name, found in shown.items() if found.over == "tokens"}
+    if lists and not counted:
+        raise ValueError(f"tokens name nothing in these maps: {next(iter(shown))!r} attends over channels")
     if "text" in lists and len(lists["text"]) - 1 == max(keys for _, keys in counted.values()):
         lists["text"].pop()
     elif "target" in lists:
@@ -174,7 +177,7 @@ def _named(shown: dict[str, Map], lists: dict[str, list[str]]) -> list[tuple[str
         }
         if written == {len(lists["target"]) - 1}:
             lists["target"].pop()
-    return [_lists_of(name, *sides, lists) for name, sides in counted.items()]
+    return [_lists_of(name, *counted[name], lists) if name in counted else (None, None) for name in shown]
 
 
 def _lists_of(name: str, queries: int, keys: int, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:

@@ -145,7 +145,7 @@ def _long(
         said = [] if about[side] is None else lists[about[side]]
         numbers = [first + at for at in starts]
         labels.append([f"{at} {said[at]}" if at < len(said) else str(at) for at in numbers])
-    words = f"{about['name']} · {name} · in cells of {about['cell'][0]} × {about['cell'][1]} tokens"
+    words = f"{about['name']} · {name} · in cells of {about['cell'][0]} × {about['cell'][1]} {about['over']}"
     words += ", the largest weight of each" if pool == "largest" else ""
     uniform = torch.full((len(shown),), about["keys"] if pool == "largest" else shown.shape[1])
     return weight_map(shown, uniform, queries=labels[0], keys=labels[1], title=title or words, pool=pool, **size)
