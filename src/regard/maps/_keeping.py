@@ -22,6 +22,7 @@ from regard.maps._selection import Rows, chosen_count
 from regard.maps._storage import Storage
 from regard.support.text import format_size
 
+LEAST_CHUNK = 8 * 2**20  # bytes of a chunk at least: smaller ones take much longer
 SUGGESTED = 128  # cells a side of the overview that is suggested if a map does not fit into the budget
 
 
@@ -58,12 +59,17 @@ class Keeping(RecordListener, ABC):
             self.fold(record.name)
             found = self.maps.get(record.name)
             total = None if found is None else found.reduced
-            for start, weights in chunks(record, rows, heads, self.chunk_bytes):
+            for start, weights in chunks(record, rows, heads, self._chunk_of_budget()):
                 weights = weights if self.dtype is None else weights.to(self.dtype)
                 total = self.reduced(total, weights, slice(start, start + weights.shape[2]))
             self.maps.ensure(record.name).reduced = total
             return None
         return self._keep_weights(record, rows, heads)
+
+    def _chunk_of_budget(self) -> int:
+        """Bytes of a chunk of rows that is folded: scores, weights and a product of them fit into what is left of the budget."""
+        left = self.storage.left
+        return self.chunk_bytes if left is None else min(self.chunk_bytes, max(LEAST_CHUNK, left // 3))
 
     def reduced(self, total: Any, *given: Any) -> Any:
         """The new total of ``reduce=``, from the total so far and the weights (and their rows, if it takes three arguments)."""
