@@ -375,6 +375,19 @@ def test_reduce_by_rows_and_at_once(monkeypatch):
             model(torch.randn(1, 5, 16))
 
 
+def test_a_map_that_almost_fills_the_budget_is_built_in_smaller_chunks():
+    model, x = Long(), torch.randn(1, 3000, 16)
+    size = 4 * 2 * 3000**2
+    with torch.no_grad(), regard.capture(model, budget=size + 24 * 2**20) as maps:
+        model(x)
+    assert maps[0].shape == (1, 2, 3000, 3000)
+    assert maps[0].agrees
+    capture = regard.capture(model, budget=size + 23 * 2**20)
+    with torch.no_grad(), pytest.warns(UserWarning, match="dropped"), capture as maps:
+        model(x)
+    assert "and 24 MiB while it is computed" in maps.missed[0].reason
+
+
 def test_rows_are_folded_within_the_budget():
     """Of the largest chunks, two or three would be in memory at once, more than a small budget allows."""
     model, x = Long(), torch.randn(1, 2000, 16)
