@@ -1,11 +1,13 @@
 """``regard.figures.attention``: the map of a module, head by head."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 
 import regard
+from regard.figures import weight_map
 from regard.maps import AttentionRecord, Layout, Map, Overview, visible_keys
 from regard.views import _static_figure as static_figure
 
@@ -230,3 +232,28 @@ def test_a_saved_figure_shows_what_is_asked_for(tmp_path):
     on_image = regard.show(random_map(layout=Layout((2, 2), 1)), image=torch.rand(3, 8, 8))
     with pytest.raises(ValueError, match="pool is for maps over tokens"):
         on_image.save(tmp_path / "x.png", pool="mass")
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 300), (300, 2), (20, 20), (10, 60)])
+def test_few_queries_over_many_keys_are_no_thin_line(queries, keys):
+    figure = regard.figures.attention(Map("x", [AttentionRecord.given(torch.rand(1, 2, queries, keys).softmax(-1))]))
+    figure.draw_without_rendering()
+    for panel in figure.axes[:2]:
+        box = panel.get_window_extent()
+        assert min(box.width, box.height) > 15
+        if queries in (10, 20):  # to scale
+            assert box.height / box.width == pytest.approx(queries / keys, rel=0.05)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("keys", [3, 40, 1500, 131072])
+def test_marks_of_the_color_bar_do_not_lie_on_each_other(keys, signed):
+    weights = torch.rand(4, 50).softmax(-1) - (0.1 if signed else 0)
+    figure = weight_map(weights, torch.full((4,), keys), title="x")
+    figure.draw_without_rendering()
+    labels = figure.axes[-1].get_xticklabels()
+    names, boxes = [label.get_text() for label in labels], [label.get_window_extent() for label in labels]
+    boxes.sort(key=lambda box: box.x0)
+    assert all(one.x1 < two.x0 for one, two in pairwise(boxes))
+    assert any(name.endswith("uniform") for name in names)
+    assert keys == 3 or "100 %" in names

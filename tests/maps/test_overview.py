@@ -399,7 +399,10 @@ def test_rows_are_folded_within_the_budget():
             seen.append(rows.stop - rows.start)
             return weights.sum(-2) if total is None else total + weights.sum(-2)
 
-        with torch.no_grad(), regard.capture(model, reduce=functools.partial(received, seen=seen), budget=budget) as maps:
+        with (
+            torch.no_grad(),
+            regard.capture(model, reduce=functools.partial(received, seen=seen), budget=budget) as maps,
+        ):
             model(x)
         assert (max(seen), sum(seen)) == (min(least, 2000), 2000)
         torch.testing.assert_close(maps[0].reduced.sum(-1), torch.full((1, 2), 2000.0), rtol=1e-4, atol=0)

@@ -12,6 +12,7 @@ from regard.maps import Map, Overview, visible_keys
 from regard.support.checks import check_choice, check_index, describe
 
 PANEL_CELLS = 128  # cells per side of a panel, two pixels each
+LONGEST = 8  # from this ratio of the sides on, a panel is not to scale: few queries over many keys would be a thin line
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,11 @@ def attention(
         panel.set_axis_off()
     shown = None
     box = (-0.5, made.shape[1] - 0.5, made.shape[0] - 0.5, -0.5)
+    to_scale = max(made.shape) <= LONGEST * min(made.shape)
     for panel, head, lift in zip(panels, numbers, made.lifts, strict=False):
         cells = pooled(lift, PANEL_CELLS, pool or ("largest" if overview is None else "mass"))
         shown = paint(panel, scale_position(cells, made.top), made.signed, extent=box)
-        panel.set_aspect("equal")
+        panel.set_aspect("equal" if to_scale else "auto")
         frame(panel)
         panel.set_title(f"head {head}", fontsize=8)
     add_color_bar(figure, panels, shown, made.top, made.signed, made.title)

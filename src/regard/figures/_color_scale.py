@@ -65,6 +65,23 @@ def add_color_bar(figure: Figure, panels: Any, shown: Any, top: float, signed: b
     bar.outline.set_linewidth(0.4)
     if title:
         add_title(figure, title)
+    _thin_ticks(figure, bar, places, names)
+
+
+def _thin_ticks(figure: Figure, bar: Any, places: list[float], names: list[str]) -> None:
+    """Leave out marks that would lie on others: those of uniform attention and of the ends stay, as on the pages."""
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in bar.ax.get_xticklabels()]
+    order = [
+        *(i for i, name in enumerate(names) if name.endswith("uniform")),
+        *sorted(range(len(names)), key=lambda i: -abs(places[i])),
+    ]
+    kept: list[int] = []
+    for i in dict.fromkeys(order):
+        if all(boxes[i].x1 < boxes[j].x0 or boxes[i].x0 > boxes[j].x1 for j in kept):
+            kept.append(i)
+    if len(kept) < len(names):
+        bar.set_ticks([places[i] for i in sorted(kept)], labels=[names[i] for i in sorted(kept)], fontsize=6)
 
 
 def add_title(figure: Figure, title: str) -> None:
