@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+import regard
 from regard import attention, softargmax
 
 HALF = torch.float16
@@ -173,3 +174,22 @@ def test_a_bias_that_is_learned_goes_through_vmap():
     torch.testing.assert_close(found, expected)
     ours, theirs = (torch.autograd.grad(out.square().sum(), bias)[0] for out in (found, expected))
     torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("function", [regard.attention, regard.reference.attention])
+def test_a_mask_of_padding_is_told_what_to_pass(function):
+    """``(batch, keys)`` is not ``(queries, keys)``: the error names the axes to add."""
+    x, keep = torch.randn(2, 3, 5, 4), torch.ones(2, 5, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"keep has shape \(2, 5\).*padding, pass keep\[:, None, None, :\]"):
+        function(x, x, x, keep=keep)
+    keep[1, 3:] = False
+    hidden = x.clone()
+    hidden[1, :, 3:] = 100.0  # what padding holds has no effect
+    found = [function(x, y, y, keep=keep[:, None, None, :]) for y in (x, hidden)]
+    outs = [each[0] if isinstance(each, tuple) else each for each in found]
+    torch.testing.assert_close(*outs)
+    with pytest.raises(ValueError, match=r"or 1$"):
+        function(x, x, x, keep=torch.ones(3, 5, dtype=torch.bool))
+    additive = regard.layers.AdditiveAttention(4, 4, 4)
+    with pytest.raises(ValueError, match=r"padding, pass keep\[:, None, :\]"):
+        additive(x[:, 0], x[:, 1], keep=keep)

@@ -97,8 +97,8 @@ export function largestOf(values: Float32Array): number {
 /** Marks of a legend: the position, and the share of attention there for a query that sees n keys. */
 export function ticks({ scale, top, signed }: Shading, n: number, most: number): { at: number; text: string }[] {
   if (scale === "row") return [{ at: 0, text: "0" }, { at: 1, text: "largest of the row" }];
-  const shares = scale === "uniform" ? [0, 1 / n, ...[0.1, 0.5, 1].filter((share) => share > 1.8 / n)] : [0, most];
-  const place = (share: number) => (scale === "uniform" ? position(share * n, top) : share / (most || 1));
+  const shares = scale === "uniform" ? [0, 1 / n, ...[0.1, 0.5, 1].filter((share) => share > 1.8 / n)] : scale === "root" ? [0, most / 4, most] : [0, most];
+  const place = (share: number) => (scale === "uniform" ? position(share * n, top) : scale === "root" ? Math.sqrt(share / (most || 1)) : share / (most || 1));
   const found = shares.map((share, i) => ({ at: place(share), text: scale === "uniform" && i === 1 ? `${percent(share)} = uniform` : share ? percent(share) : "0" }));
   if (!signed) return found;
   return [...found.slice(1).reverse().map(({ at, text }) => ({ at: -at, text: `−${text}` })), ...found].filter(({ text }) => !text.startsWith("−") || !text.endsWith("uniform"));

@@ -26,7 +26,16 @@ from regard.maps._quick_calls import QuickCalls, QuickOptions
 from regard.maps._record import AttentionRecord, Check, Missed
 from regard.maps._revisions import Revisions
 from regard.maps._segments import image_tokens_of
-from regard.maps._selection import Rows, check_patterns, check_selection, chosen_count, matches, numbers_of, select
+from regard.maps._selection import (
+    Numbers,
+    Rows,
+    check_patterns,
+    checked_selection,
+    chosen_count,
+    matches,
+    numbers_of,
+    select,
+)
 from regard.maps._storage import Storage
 from regard.maps._torch_modes import ModesOff
 from regard.support.checks import check_flag, check_positive, describe
@@ -264,8 +273,8 @@ class Capture(Revisions):
 def capture(
     model: nn.Module,
     only: str | Sequence[str] | None = None,
-    rows: Rows = None,
-    heads: Rows = None,
+    rows: Numbers = None,
+    heads: Numbers = None,
     dtype: torch.dtype | None = None,
     reduce: Callable[..., Any] | None = None,
     budget: str | int | None = "2GiB",
@@ -295,7 +304,8 @@ def capture(
     Args:
         model: any module. Captures may be nested, and run in several threads at once; each sees its own thread.
         only: keep maps whose names match one of these patterns, such as ``"encoder.layers.3.*"``.
-        rows: keep only these queries: a number, a slice, or several numbers (0 is the class token, if it is first).
+        rows: keep only these queries: a number, a slice, or several numbers, also as a tensor or an array (0 is the class
+            token, if it is first).
         heads: keep only these heads.
         dtype: keep maps in this dtype, such as ``torch.float16``; the check comes before the conversion.
         reduce: ``reduce(total, weights) -> total`` folds maps as they are computed. The total starts as None and ends
@@ -330,8 +340,9 @@ def capture(
     >>> maps[0].overview.shape, maps[0].cell, maps[0].per_key.received.shape, maps[0].row(4).shape
     (torch.Size([1, 4, 2, 2]), (3, 3), torch.Size([1, 4, 5]), torch.Size([1, 4, 5]))
     """
+    chosen = checked_selection("rows", rows), checked_selection("heads", heads)
     long = OverviewOptions(overview, keep_keys)
-    return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream, values, long)
+    return Capture(model, only, *chosen, dtype, reduce, budget, grid, prefix, stream, values, long)
 
 
 def _check_options(options: Capture) -> None:
@@ -349,8 +360,6 @@ def _check_options(options: Capture) -> None:
     check_flag("keep_keys", options.long.keep_keys)
     check_patterns("only", options.only)
     check_grid(options.grid, options.prefix)
-    check_selection("rows", options.rows)
-    check_selection("heads", options.heads)
     if options.long.overview is not None:
         check_positive("overview", options.long.overview)
         if reduce is not None:

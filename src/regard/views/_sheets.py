@@ -18,6 +18,9 @@ from regard.views._payload import Scaled
 
 LARGE, LARGEST = 100_000_000, 350_000_000  # a view with more weights loads slowly, or not at all
 
+# What patterns of tokens are if the keys are no tokens: no channel is the first one, and no key is that of another query.
+_PATTERNS = {"tokens": {}, "channels": {"first": "one key"}, "samples": {"first": "other", "one key": "other"}}
+
 GAUSSIAN = "Gaussian heads ignore content: every input gets the same map"
 
 
@@ -46,9 +49,14 @@ class Sheet:
         return list(range(self.about["queries"])) if chosen is None else chosen
 
     @property
+    def over_tokens(self) -> bool:
+        """Whether the keys are tokens, the same ones for all queries: not channels, nor keys of each query's own."""
+        return self.about["over"] == "tokens"
+
+    @property
     def self_attention(self) -> bool:
         """Whether queries may be the same tokens as keys: there are as many."""
-        return self.asked in (None, self.about["keys"])
+        return self.over_tokens and self.asked in (None, self.about["keys"])
 
 
 def as_maps(what: Any, argument: str = "what") -> Maps | None:
@@ -147,6 +155,7 @@ def _sheet(found: Map, sample: int) -> Sheet:
         "against": latest.against,
         "kind": latest.kind,
         "kernel": latest.kernel,
+        "over": found.over,
         "calls": len(found.calls),
         "joined": len(chosen.calls) > 1,
         "steps": chosen.steps,
@@ -160,10 +169,13 @@ def _sheet(found: Map, sample: int) -> Sheet:
 
 
 def _describe_heads(about: dict[str, Any], weights: Tensor, visible: Tensor, mask: Tensor | None) -> None:
-    """Add statistics and patterns of each head, on the grid in ``about``."""
-    positions = None if about["rows"] is not None else token_positions(about["keys"], about["grid"], about["prefix"])
+    """Add statistics and patterns of each head, on the grid in ``about``. Channels have no order and no distance, and neither
+    have keys that differ from query to query."""
+    placed = about["rows"] is None and about["over"] == "tokens"
+    positions = token_positions(about["keys"], about["grid"], about["prefix"]) if placed else None
     about["statistics"] = statistics(weights, visible, mask, positions)
-    about["patterns"] = patterns(weights, about["statistics"]["surprise"], positions)
+    found = patterns(weights, about["statistics"]["surprise"], positions)
+    about["patterns"] = [_PATTERNS[about["over"]].get(each, each) for each in found]
 
 
 def place_on_grid(sheet: Sheet, grid: Sequence[int], prefix: int) -> None:
@@ -189,7 +201,8 @@ def rolls_out(shown: list[Sheet]) -> bool:
     """Whether the maps can be multiplied, as in :func:`regard.rollout`: every layer attends among the same tokens, or
     among merged squares of the tokens before, according to the grids."""
     abouts = [sheet.about for sheet in shown]
-    square = all(about["queries"] == about["keys"] and about["rows"] is None for about in abouts)
+    over_tokens = all(about["over"] == "tokens" for about in abouts)
+    square = over_tokens and all(about["queries"] == about["keys"] and about["rows"] is None for about in abouts)
     names = [about["name"] for about in abouts]
     together = len(stacks_in(names)) == 1 and not any(map(is_cross_attention, names))
     once = all(_calls_of_last_run(sheet.found) == 1 for sheet in shown)
