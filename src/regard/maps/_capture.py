@@ -5,7 +5,6 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -17,13 +16,13 @@ from torch import Tensor, nn
 from regard.maps._attention_scores import ALL, Selection
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
-from regard.maps._interception import Interceptor, intercept
+from regard.maps._interception_block import Interception, intercept
 from regard.maps._keeping import OverviewOptions
 from regard.maps._layout import Layout, check_grid
 from regard.maps._learning import LearningInterceptor
 from regard.maps._module_names import ModuleNames
 from regard.maps._quick_calls import QuickCalls, QuickOptions
-from regard.maps._record import AttentionRecord, Check, Missed
+from regard.maps._record import AttentionRecord, Missed
 from regard.maps._revisions import Revisions
 from regard.maps._segments import image_tokens_of
 from regard.maps._selection import (
@@ -38,6 +37,7 @@ from regard.maps._selection import (
 )
 from regard.maps._storage import Storage
 from regard.maps._torch_modes import ModesOff
+from regard.maps._unread_checks import ChecksOnDevice, disagreeing, warn_of
 from regard.support.checks import check_flag, check_positive, describe
 from regard.support.text import parse_size
 
@@ -70,6 +70,7 @@ class Capture(Revisions):
         limit = None if self.budget is None else parse_size(self.budget, "budget")
         self.storage = Storage(limit, None if self.stream is None else Path(self.stream))
         self.maps = Maps()
+        self.wants_all = self.only is None
         self.projections = ProjectionWatch() if self.values else None
         self._options = QuickOptions(self.rows, self.dtype, self.grid, self.prefix)
         folded = self.reduce is not None or self.long.overview is not None
@@ -77,7 +78,7 @@ class Capture(Revisions):
         keep = self.maps.keep
         self._quick = QuickCalls(self._options, self.storage, self.chunk_bytes, keep) if usual else None
         self.repeats = self._quick
-        self._interception: AbstractContextManager[Interceptor] | None = None
+        self._interception: Interception | None = None
         self._names: ModuleNames | None = None
         self._skipped: set[str] = set()
         self._waiting: dict[str, Tensor] = {}  # weights that reduce= will fold, when they can no longer change
@@ -231,18 +232,11 @@ class Capture(Revisions):
 
     def _warn(self) -> None:
         """Warn about maps that do not agree with the model, that were dropped, or that are missing altogether."""
-        if self._quick is not None:
-            self._quick.fetch()
-        checks = [record.check for found in self.maps.values() for record in found.made]
-        if checks:
-            Check.fetch(checks)
-        wrong = [name for name, found in self.maps.items() if not found.agrees]
-        if wrong:
-            warnings.warn(
-                f"{len(wrong)} of {len(self.maps)} maps do not reproduce what the model computed: "
-                f"{', '.join(wrong[:5])}; see their .residual",
-                stacklevel=3,
-            )
+        numbers = None if self._quick is None else self._quick.finish()
+        if numbers is not None and self.grid is None and numbers.are_on_device:
+            ChecksOnDevice(self.maps, numbers)  # they are read with the first map
+        else:
+            warn_of(disagreeing(self.maps.values(), numbers), len(self.maps), 3)
         dropped = sum(missed.count for missed in self.maps.missed if "budget" in missed.reason)
         if dropped:
             warnings.warn(
@@ -325,7 +319,8 @@ def capture(
         keep_keys: with an overview, keep queries and keys on the host (or in ``stream``), so that ``map.row(i)`` and
             ``map.block(rows, columns)`` compute any weights later, exactly.
 
-    ``maps.missed`` lists attention that could not be captured. Maps never contain dropout.
+    ``maps.missed`` lists attention that could not be captured. Maps never contain dropout. A map that does not agree with the
+    model is warned about when the block ends; on a GPU, when one of the maps is first read, so that nothing waits for it.
 
     >>> from torch import nn
     >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).eval()
@@ -341,8 +336,11 @@ def capture(
     (torch.Size([1, 4, 2, 2]), (3, 3), torch.Size([1, 4, 5]), torch.Size([1, 4, 5]))
     """
     chosen = checked_selection("rows", rows), checked_selection("heads", heads)
-    long = OverviewOptions(overview, keep_keys)
+    long = _WHOLE_MAPS if overview is None and keep_keys is False else OverviewOptions(overview, keep_keys)
     return Capture(model, only, *chosen, dtype, reduce, budget, grid, prefix, stream, values, long)
+
+
+_WHOLE_MAPS = OverviewOptions()
 
 
 def _check_options(options: Capture) -> None:

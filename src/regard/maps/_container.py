@@ -33,7 +33,7 @@ class Map(CallList, LongMap):
     """
 
     def __init__(self, name: str, calls: list[AttentionRecord] | None = None, reduced: Any = None) -> None:
-        super().__init__(calls)
+        CallList.__init__(self, calls)
         self.name = name
         self.reduced = reduced
 
@@ -181,7 +181,10 @@ class Maps(Mapping[str, Map]):
 
     def keep(self, name: str, call: Recordable) -> None:
         """Append a call to the map of this name. Its record is made when the map's calls are first read."""
-        self.ensure(name).later.append(call)
+        found = self._maps.get(name)  # as ``ensure``, without calling it: this runs at each attention
+        if found is None:
+            found = self._maps[name] = Map(name)
+        found.later.append(call)
 
     def ensure(self, name: str) -> Map:
         """The map of this name. If there was none, an empty one is added."""
