@@ -135,6 +135,17 @@ def test_a_file_that_was_edited_is_read_again(tmp_path):
     assert load_recipe("edited.py").epochs == 3
 
 
+def test_recipes_of_a_file_are_listed_and_its_name_needs_its_ending(recipe_file, capsys, user_errors):
+    recipe_file.write_text(recipe_file.read_text().replace("-> Recipe:\n", '-> Recipe:\n    """A net of patches."""\n'))
+    for typed in ("my_recipe.py", "my_recipe.py:patch-net"):
+        assert main(["train", "--list", typed]) == 0
+        assert capsys.readouterr().out.split("\n\n")[:2] == ["my_recipe.py:patch_net", "A net of patches."]
+    assert main(["train", "--list", "my_recipe.py:nothing"]) == 2
+    assert "there is patch_net" in capsys.readouterr().err
+    assert main(["train", "my_recipe"]) == 2
+    assert capsys.readouterr().err.strip().endswith("for your own file, type regard train my_recipe.py")
+
+
 def sums_to_the_bias(run):
     """Whether the network is the variant of the guide's network that ignores its image."""
     network = run.network()

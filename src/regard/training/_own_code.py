@@ -77,6 +77,17 @@ def load_recipe(source: str) -> Recipe:
     return recipe
 
 
+def recipe_summaries(source: str) -> dict[str, str]:
+    """The recipes of a file with their docstrings, or the one that ``file.py:name`` names."""
+    path, name = split_source(source)
+    functions = recipes_in(import_code(path))
+    wanted = name.replace("-", "_") or None
+    if not functions or (wanted and wanted not in functions):
+        raise OwnCodeError(f"{path} has no recipe{f' {name!r}' if name else ''}; {_known(functions)}")
+    chosen = {wanted: functions[wanted]} if wanted else functions
+    return {f"{path}:{each}": inspect.getdoc(function) or "" for each, function in chosen.items()}
+
+
 def split_source(source: str) -> tuple[str, str]:
     """The file and the name in ``file.py:name``; without a colon the name is empty. Folders may have ``.py`` in their names.
 
