@@ -95,7 +95,9 @@ class TestFolders:
         """A folder lists its images class by class: a limit then trained on one class, and no one was told."""
         counts = {"a": 40, "b": 40, "c": 12}
         if kind == "folder":
-            path = photos(tmp_path, {f"{part}/{name}": n for part in ("train", "val", "test") for name, n in counts.items()})
+            path = photos(
+                tmp_path, {f"{part}/{name}": n for part in ("train", "val", "test") for name, n in counts.items()}
+            )
         else:
             labels = np.repeat(np.arange(3), list(counts.values()))
             images = np.random.default_rng(0).integers(0, 255, (len(labels), 8, 8, 3), dtype=np.uint8)
@@ -108,12 +110,16 @@ class TestFolders:
             assert (images.labels[:23].bincount() - torch.tensor([10, 10, 3])).abs().max() <= 1
         task = ImageTask(str(path), limit=23)
         for split in ("train", "validation"):
-            assert set(task.examples(split, torch.device("cpu")).batch(torch.arange(23), seed=0, epoch=0).labels.tolist()) == {0, 1, 2}
+            assert set(
+                task.examples(split, torch.device("cpu")).batch(torch.arange(23), seed=0, epoch=0).labels.tolist()
+            ) == {0, 1, 2}
 
     def test_images_that_are_mixed_already_keep_their_order(self, tmp_path):
         labels = np.arange(60) % 3
         images = np.arange(60, dtype=np.uint8).repeat(48).reshape(60, 4, 4, 3)
-        np.savez(tmp_path / "mixed.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+        np.savez(
+            tmp_path / "mixed.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels
+        )
         own = open_data(str(tmp_path / "mixed.npz"), validation=0)
         assert own.train.images[:, 0, 0, 0].tolist() == own.test().images[:, 0, 0, 0].tolist() == list(range(60))
 
