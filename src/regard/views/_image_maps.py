@@ -34,7 +34,7 @@ def payload(
         "layers": [sheet.about for sheet in shown],
         "notes": notes(maps, left_out),
         "image": image is not None,
-        "rollout": rolls_out(shown),
+        "rollout": rolls_out(shown, maps),
         "opening": opening([sheet.about for sheet in shown]),
     }
     pixels = {} if image is None else {"image": as_pixels(image, sample)}

@@ -10,7 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps import AttentionRecord, Layout, Map, Maps, is_cross_attention, merged_rows, stacks_in, visible_keys
+from regard.maps import (
+    AttentionRecord,
+    Layout,
+    Map,
+    Maps,
+    Missed,
+    is_cross_attention,
+    merged_rows,
+    stacks_in,
+    visible_keys,
+)
 from regard.support.checks import describe, is_functional
 from regard.views._generations import shown_calls
 from regard.views._head_statistics import patterns, statistics, token_positions
@@ -21,6 +31,7 @@ LARGE, LARGEST = 100_000_000, 350_000_000  # a view with more weights loads slow
 # What patterns of tokens are if the keys are no tokens: no channel is the first one, and no key is that of another query.
 _PATTERNS = {"tokens": {}, "channels": {"first": "one key"}, "samples": {"first": "other", "one key": "other"}}
 
+TOO_LARGE = "too large for a page"
 GAUSSIAN = "Gaussian heads ignore content: every input gets the same map"
 
 
@@ -98,6 +109,29 @@ def sheets(maps: Maps, sample: int) -> list[Sheet]:
         raise TypeError(f"sample must be a whole number, got {describe(sample)}")
     _check_size(maps)
     return [_sheet(found, sample) for found in maps.values()]
+
+
+def maps_for_page(maps: Maps, most: int | None = None) -> Maps:
+    """The maps that a page can show, in their order, with at most this many weights of a sample. The others are missed,
+    which the view says. For pages about a run, whose reader did not choose what is captured."""
+    most = LARGE if most is None else most
+    kept: list[Map] = []
+    missed, size = list(maps.missed), 0
+    for found in maps.values():
+        count = math.prod(found.shape[1:]) if found.shape else 0
+        if size + count > most:
+            missed.append(Missed(found.name, TOO_LARGE, tuple(found.shape)))
+        else:
+            size += count
+            kept.append(found)
+    made = Maps(kept, missed)
+    made.notes = list(maps.notes)
+    return made
+
+
+def lacks_large(maps: Maps) -> bool:
+    """Whether maps were left out because of their size, by the capture or by :func:`maps_for_page`."""
+    return any(TOO_LARGE in missed.reason or "budget" in missed.reason for missed in maps.missed)
 
 
 def _check_size(maps: Maps) -> None:
@@ -197,9 +231,11 @@ def arrays(shown: list[Sheet]) -> dict[str, Tensor | Scaled]:
     return made
 
 
-def rolls_out(shown: list[Sheet]) -> bool:
-    """Whether the maps can be multiplied, as in :func:`regard.rollout`: every layer attends among the same tokens, or
-    among merged squares of the tokens before, according to the grids."""
+def rolls_out(shown: list[Sheet], maps: Maps) -> bool:
+    """Whether the maps can be multiplied, as in :func:`regard.rollout`: no layer was left out because of its size, and every
+    layer attends among the same tokens, or among merged squares of the tokens before, according to the grids."""
+    if lacks_large(maps):
+        return False
     abouts = [sheet.about for sheet in shown]
     over_tokens = all(about["over"] == "tokens" for about in abouts)
     square = over_tokens and all(about["queries"] == about["keys"] and about["rows"] is None for about in abouts)

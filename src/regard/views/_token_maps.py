@@ -31,7 +31,7 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
         "layers": [sheet.about for sheet in shown],
         "tokens": lists,
         "notes": notes(maps),
-        "rollout": rolls_out(shown),
+        "rollout": rolls_out(shown, maps),
         "opening": opening([sheet.about for sheet in shown]),
     }
     weights = arrays(shown)
