@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from regard import attention, softargmax
+from regard import attention, gaussian_attention, softargmax
 
 HALF = torch.float16
 
@@ -173,3 +173,16 @@ def test_a_bias_that_is_learned_goes_through_vmap():
     torch.testing.assert_close(found, expected)
     ours, theirs = (torch.autograd.grad(out.square().sum(), bias)[0] for out in (found, expected))
     torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("sharpness", [0.0, 1e-6, 1.0, 3e38])
+@pytest.mark.parametrize("center", [1e30, -1e36, 3e38])
+def test_centers_of_any_size_give_no_nan(center, sharpness):
+    """A target so far away that its distance times a step is infinite: with sharpness 0, that was 0 · ∞."""
+    place, alpha = torch.tensor([[center]], requires_grad=True), torch.tensor([sharpness], requires_grad=True)
+    out = gaussian_attention(torch.arange(2000.0).reshape(1, 1, 2000, 1), place, alpha, (2000,))
+    expected = torch.full_like(out, 999.5 if not sharpness else 1999.0 if center > 0 else 0.0)
+    torch.testing.assert_close(out, expected)
+    out.sum().backward()
+    assert place.grad.isfinite().all()
+    assert not alpha.grad.isnan().any()  # at sharpness 0 it is beyond the largest float32
