@@ -186,3 +186,12 @@ def test_centers_of_any_size_give_no_nan(center, sharpness):
     out.sum().backward()
     assert place.grad.isfinite().all()
     assert not alpha.grad.isnan().any()  # at sharpness 0 it is beyond the largest float32
+
+
+@pytest.mark.parametrize("beta", [1e6, torch.tensor([1e6])])
+def test_temperatures_beyond_float16_are_not_cut_to_its_largest_number(beta):
+    """Scores that differ by 5e-5, times 10⁶: the larger one takes all the weight. Times 65,504 it took 0.97."""
+    scores = torch.tensor([1e-4, 5e-5], dtype=HALF, requires_grad=True)
+    weights = softargmax(scores, beta)
+    assert weights.tolist() == [1.0, 0.0]
+    assert torch.autograd.grad(weights[0], scores)[0].isfinite().all()
