@@ -97,6 +97,8 @@ def placed_attention(
             return with_weights(query, key, value, scores, beta, keep, causal, dropout)
     seen = None
     if keep is not None:
+        # Hidden keys are lowered by a number that their content must not exceed, and a weight of 0 times ∞ would be NaN.
+        key, value = (x.masked_fill(~keep[:, None, :, None], 0.0) for x in (key, value))
         seen = keep.cumsum(-1) > 0 if causal else keep.any(-1, keepdim=True).expand(-1, tokens)
     if seen is not None and is_observed() and not is_hidden() and not bool(seen.all()):
         # The kernel also gives weights to rows that see no key; their output, and here their map, is set to zero afterwards.
