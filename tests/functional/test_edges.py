@@ -195,3 +195,9 @@ def test_temperatures_beyond_float16_are_not_cut_to_its_largest_number(beta):
     weights = softargmax(scores, beta)
     assert weights.tolist() == [1.0, 0.0]
     assert torch.autograd.grad(weights[0], scores)[0].isfinite().all()
+
+
+def test_a_mask_of_items_and_keys_is_refused_with_advice():
+    query, key = torch.randn(3, 2, 4, 8), torch.randn(3, 2, 5, 8)
+    with pytest.raises(ValueError, match=r"scores of shape \(4, 5\): two axes are .*pass keep\[:, None, None, :\]"):
+        attention(query, key, key, keep=torch.ones(3, 5, dtype=torch.bool))

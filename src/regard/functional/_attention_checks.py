@@ -94,9 +94,23 @@ def check_attention(
         if mask is None:
             continue
         fits = scores[-2:] if isinstance(mask, Tensor) and mask.ndim == 2 else scores
+        _check_not_by_item(name, mask, scores)
         check_broadcastable(name, mask, fits, "scores", dtype=dtype)
         if mask.device != query.device:
             raise TypeError(f"{name} is on {mask.device} but query is on {query.device}")
     if isinstance(bias, Tensor) and bias.dtype.itemsize > query.dtype.itemsize and not autocast:
         raise TypeError(f"bias is {describe(bias)} but query is {query.dtype}: pass bias.to(query.dtype)")
     check_probability("dropout", dropout)
+
+
+def _check_not_by_item(name: str, mask: object, scores: tuple[int, ...]) -> None:
+    """Refuse a mask (batch, keys), which is often passed for padded items, with advice. If there are as many items as queries,
+    it cannot be told from (queries, keys), and two axes are always those."""
+    if torch.compiler.is_compiling() or not isinstance(mask, Tensor) or mask.ndim != 2 or len(scores) != 4:
+        return
+    batch, _, queries, keys = scores
+    if tuple(mask.shape) == (batch, keys) and batch not in (1, queries):
+        raise ValueError(
+            f"{name} has shape {(batch, keys)}, which does not fit scores of shape {(queries, keys)}: two axes are (queries, "
+            f"keys); for (batch, keys) pass {name}[:, None, None, :]"
+        )
