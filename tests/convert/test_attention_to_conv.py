@@ -190,3 +190,9 @@ def test_autocast_gives_the_dtype_that_the_layer_gives(dim, sharpness):
     conv, x = attention_to_conv(layer), torch.randn(1, 12, 12, dim)
     with torch.autocast("cpu", torch.bfloat16):
         assert conv(x, (12, 12)).dtype is layer(x, (12, 12)).dtype is torch.bfloat16
+
+
+@pytest.mark.usefixtures("user_errors")
+def test_a_layer_without_values_is_named():
+    with pytest.raises(ValueError, match="layer must have values"):
+        attention_to_conv(GaussianAttention(4, 2).to("meta"))

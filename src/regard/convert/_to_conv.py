@@ -34,7 +34,7 @@ from regard.layers import (
     flat_tokens,
     like_input,
 )
-from regard.support.checks import check_grid, check_width, describe, under_autocast
+from regard.support.checks import check_grid, check_width, describe, is_functional, under_autocast
 
 
 def attention_to_conv(
@@ -67,6 +67,8 @@ def attention_to_conv(
         raise TypeError(f"layer cannot be expressed as convolution: {reason}")
     if not isinstance(layer, GaussianAttention):
         raise TypeError(f"layer must be a GaussianAttention, got {describe(layer)}")
+    if any(is_functional(parameter) for parameter in layer.parameters()):
+        raise ValueError("layer must have values, which its kernels depend on, but its parameters are on meta or fake")
     converted = GaussianConvolution(layer, float(tolerance))
     if grid is not None and not all(s.stop > s.start for s in converted.interior(grid)):
         raise ValueError(

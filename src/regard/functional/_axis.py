@@ -178,7 +178,7 @@ def check_border(border: str, *paddings: tuple[int, int]) -> None:
         if (
             not isinstance(padding, Sequence)
             or len(padding) != 2
-            or any(not isinstance(p, int) or p < 0 for p in padding)
+            or any(isinstance(p, bool) or not isinstance(p, int) or p < 0 for p in padding)
         ):
             raise ValueError(
                 f"padding must be (before, after) whole numbers of 0 or more for each axis, got {describe(padding)}"

@@ -139,6 +139,11 @@ def check_arguments(
     check_border(border, *padding)
     if queries is not None:
         check_queries(queries, grid)
+        for axis, coordinates in enumerate(queries):
+            if coordinates.device != center.device:
+                raise ValueError(
+                    f"queries[{axis}] is on {coordinates.device} but must be on {center.device}, as center is"
+                )
     pairs = tuple((int(before), int(after)) for before, after in padding)
     return GaussianCall(center, sharpness, grid, None if queries is None else tuple(queries), border, pairs)
 
