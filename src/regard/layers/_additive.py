@@ -73,6 +73,11 @@ class AdditiveAttention(nn.Module):
         check_flag("return_weights", return_weights)
         value = key if value is None else value
         self._check(query, key, value, keep, projected_key)
+        if keep is not None:
+            # Keys that no query sees have no effect, even if they are infinite or NaN, which times a weight of 0 is NaN.
+            hidden = ~(keep if keep.ndim == 3 else keep[None]).any(1).unsqueeze(-1)
+            key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
+            projected_key = None if projected_key is None else projected_key.masked_fill(hidden, 0.0)
         keys = self.key(key) if projected_key is None else projected_key
         scores = self.score(torch.tanh(self.query(query)[:, :, None] + keys[:, None])).squeeze(-1)
         weights = scores.softmax(-1) if keep is None else softargmax(scores, keep=keep.expand(scores.shape))

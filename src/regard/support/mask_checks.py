@@ -22,4 +22,6 @@ def check_mask(name: str, mask: Any, scores: Sequence[int], *, dtype: torch.dtyp
         if not pair or len(scores) < 3 or tuple(mask.shape) != (scores[0], scores[-1]):
             raise
         axes = ", ".join([":", *["None"] * (len(scores) - 2), ":"])
-        raise ValueError(f"{error}; where it says which keys of each sample are padding, pass {name}[{axes}]") from None
+        raise ValueError(
+            f"{error}; two axes are (queries, keys): where it says which keys of each sample are padding, pass {name}[{axes}]"
+        ) from None
