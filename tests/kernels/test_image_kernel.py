@@ -115,6 +115,17 @@ def test_what_the_kernel_cannot_do_torch_does(monkeypatch):
         used(AugmentedImages(image_set(4, 3, 8, 8), Augmentation(crop=2)))
 
 
+def test_indices_may_be_strided_and_none_may_be_out_of_range(torch_only):
+    """The kernel reads one number after the other, and the image of any number."""
+    examples = AugmentedImages(image_set(12, 3, 8, 8), EVERYTHING)
+    for index in (torch.arange(12)[1::3], torch.tensor([[3, 0], [5, 0]])[:, 0]):
+        found, expected = examples.batch(index, seed=0, epoch=2), torch_only(examples, index, seed=0, epoch=2)
+        assert all(a.equal(b) for a, b in zip(found, expected, strict=True))
+    for index in (12, -1):
+        with pytest.raises(IndexError):
+            examples.batch(torch.tensor([0, index]), seed=0, epoch=2)
+
+
 def test_no_images_are_no_launch():
     batch = AugmentedImages(image_set(4, 3, 8, 8), EVERYTHING).batch(torch.arange(0), seed=0, epoch=0)
     assert [len(column) for column in batch] == [0, 0, 0]

@@ -122,14 +122,17 @@ class AugmentedImages:
         if self._table is None or self._table[0] != (seed, epoch):
             drawn = table(*self._draws(seed, epoch), self.augmentation, self.set.shape[1:])
             self._table = (seed, epoch), drawn
+        if index.device.type == "cpu":  # one out of range raises an error; on a GPU, a check would wait for the device
+            index = torch.arange(len(self.set)).index_select(0, index)
+        here = index.to(self.device, non_blocking=True).contiguous()
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
-        size = (len(index), *self.set.shape)
+        size = (len(here), *self.set.shape)
         out = torch.empty(size, dtype=self.dtype, device=self.device, memory_format=layout)
         scale = affine(tuple(self.set.mean), tuple(self.set.std), self.device)
         labels = fused_batch(
-            images, self._labels, index, self._table[1], self.augmentation, scale, len(self.set.classes), out
+            images, self._labels, here, self._table[1], self.augmentation, scale, len(self.set.classes), out
         )
-        return ImageBatch(out, labels, index)
+        return ImageBatch(out, labels, here)
 
     def _augmented(self, index: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
         """Moved, mirrored, changed by an operation, normalized and cut out, in float32.
