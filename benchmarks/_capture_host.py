@@ -2,13 +2,15 @@
 
 Models are so small that kernels take no time: what is left is Python and the calls of torch. Times are those of the processor, a
 plain pass and a captured one in turn. The first block learns the model; later ones know it. An empty block is the share that
-is paid once for each block.
+is paid once for each block. The stages of a block are to make the capture, to enter it, to run the model (less a plain run) and
+to leave it; what each of them takes is given for the whole block, while everything else is given for one attention.
 """
 
 import gc
 import statistics
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -93,9 +95,35 @@ def captured(case: Case) -> Any:
     return maps
 
 
+STAGES = ("make", "enter", "run", "leave")
+
+
+def stages(case: Case) -> list[float]:
+    """The processor's seconds of each stage of a block, and of all of them with what is freed at the end."""
+    clock = time.process_time
+    times = [clock()]
+    capture = regard.capture(case.model, **case.options)
+    times.append(clock())
+    maps = capture.__enter__()
+    times.append(clock())
+    kept = case.run()
+    times.append(clock())
+    capture.__exit__(None, None, None)
+    times.append(clock())
+    del kept, capture
+    whole = clock() - times[0]
+    del maps  # as in a program that keeps the maps, they are not freed inside of the block
+    return [*(b - a for a, b in pairwise(times)), whole]
+
+
 def rows_of_host_work(rounds: int, device: str = "cpu") -> list[dict[str, Any]]:
-    """Microseconds of host work per attention, in the median of ``rounds``."""
+    """Microseconds of host work per attention, and of the stages per block, in the median of ``rounds``."""
     rows = []
+
+    def wait() -> None:  # between two times, so that none of them waits for the work of the one before
+        if device != "cpu":
+            torch.cuda.synchronize()
+
     with torch.no_grad():
         for name, case in cases(device).items():
             for _ in range(3):
@@ -106,14 +134,22 @@ def rows_of_host_work(rounds: int, device: str = "cpu") -> list[dict[str, Any]]:
                     pass
 
             first, plain = seconds(lambda case=case: captured(case)), seconds(case.run)
-            pairs, blocks = [], []
+            pairs, blocks, parts = [], [], []
             gc.collect()
             for _ in range(rounds):
-                pairs.append((seconds(case.run), seconds(lambda case=case: captured(case))))
+                wait()
+                plain_pass = seconds(case.run)
+                wait()
+                *part, whole = stages(case)
+                pairs.append((plain_pass, whole))
+                parts.append(part)
+                wait()
                 blocks.append(seconds(empty))
             without, within = (statistics.median(times) for times in zip(*pairs, strict=True))
             ratio = statistics.median(b / a for a, b in pairs)
             each = 1e6 / case.count
+            staged = dict(zip(STAGES, (statistics.median(times) for times in zip(*parts, strict=True)), strict=True))
+            staged["run"] -= without
             rows.append(
                 {
                     "model": name,
@@ -122,6 +158,7 @@ def rows_of_host_work(rounds: int, device: str = "cpu") -> list[dict[str, Any]]:
                     "of which the block": round(statistics.median(blocks) * each, 1),
                     "first block added µs": round((first - plain) * each, 1),
                     "× plain": round(ratio, 2),
+                    **{f"{stage}, block µs": round(1e6 * spent, 1) for stage, spent in staged.items()},
                 }
             )
     return rows

@@ -4,7 +4,8 @@ import { expect, test } from "vitest";
 import { type Cells, everything, pooled, search, valueAt, within, zoomedAt } from "../src/maps/cells";
 import { elided, fitted } from "../src/maps/atlas";
 import { hits } from "../src/maps/naming";
-import { amount, binSize, placeOf, tipText } from "../src/views/long";
+import { amount, besideEachOther, binSize, placeOf, tipText } from "../src/views/long";
+import { ticks } from "../src/maps/scale";
 
 const cells = (rows: number, columns: number, at: (r: number, c: number) => number): Cells => ({
   data: Float32Array.from({ length: rows * columns }, (_, i) => at(Math.floor(i / columns), i % columns)),
@@ -89,4 +90,22 @@ test("a name keeps its beginning and its end", () => {
 
 test("the last bin of a curve may have fewer tokens", () => {
   expect([0, 0.5, 0.9999].map((share) => binSize(share, 9001, 5))).toEqual([5, 5, 1]);
+});
+
+test("labels do not lie on each other, and the ends are always there", () => {
+  const pen = { measureText: (text: string) => ({ width: 6 * text.length }) };
+  const long = [0, 1, 2, 3, 4].map((i) => `${130968 + 16 * i} word1309`);
+  for (const [names, width, count] of [[["0", "1,250", "2,500", "3,750", "4,999"], 546, 5], [long, 546, 3], [long, 200, 2], [["0", "0", "1", "2", "2"], 546, 3]] as const) {
+    const drawn = besideEachOther(pen, [...names], { x: 62, width }).map(([left, text]) => ({ left, right: left + 6 * text.length, text }));
+    expect(drawn.length).toBe(count);
+    expect(drawn[0].left).toBe(62);
+    expect(drawn[1].right).toBe(62 + width);
+    drawn.forEach((one, i) => drawn.slice(i + 1).forEach((other) => expect(one.right < other.left || other.right < one.left).toBe(true)));
+  }
+});
+
+test("the legend of cells has marks where their colors are", () => {
+  const marks = ticks({ scale: "root", top: 1, signed: false }, 1, 0.4);
+  expect(marks.map(({ text }) => text)).toEqual(["0", "10 %", "40 %"]);
+  expect(marks.map(({ at }) => at)).toEqual([0, 0.5, 1]);
 });

@@ -9,7 +9,7 @@ The rules:
 * **private**: no package imports a private module or a private name of another package;
 * **cycle**: no cycle between modules. Imports under ``TYPE_CHECKING`` and inside functions count;
 * **class name**: each class name is defined once;
-* **file name**: at most two files have the same name (``__init__.py`` aside);
+* **file name**: at most two files have the same name (``__init__.py`` and ``__main__.py`` aside, which Python names);
 * **function length**: at most 60 lines of code, docstring, comments and blank lines not counted;
 * **branches**: at most 15 in a function. ``if``, ``elif``, a loop, ``except``, ``case``, a conditional
   expression and the ``if`` of a comprehension are one branch each;
@@ -47,6 +47,7 @@ ORDER = (
         "analysis",
     ),
     *("figures", "data", "training", "recipes", "claims", "course", "views", "studio", "cli"),
+    "__main__",  # python -m regard
 )
 FUNCTION_LINES = 60
 BRANCHES = 15
@@ -265,7 +266,7 @@ def file_names(source: Source) -> Iterator[Violation]:
     for module in source.modules.values():
         found[module.path.name].append(module)
     for name, modules in found.items():
-        if len(modules) > SAME_FILE_NAMES and name != "__init__.py":
+        if len(modules) > SAME_FILE_NAMES and name not in ("__init__.py", "__main__.py"):
             for module in modules:
                 yield source.violation("file name", module, f"{len(modules)} files have the name {name}")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import regard
-from regard.maps import AttentionRecord, Check, Computation, Overview, _overview_pass
+from regard.maps import AttentionRecord, Check, Computation, MapAxes, Overview, _overview_pass
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._band import Band
 
@@ -141,3 +141,35 @@ def test_next_reaches_every_found_token_and_begins_again(open_file):
     assert seen[1] < 64
     assert abs(seen[2] - 1000) < 48
     assert min(seen[3], seen[4]) > 2048 - 64 - 16
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_channels_are_not_called_tokens(open_file, long):
+    record = AttentionRecord.given(torch.eye(8).expand(1, 2, 8, 8), "attn", axes=MapAxes("known", "channels"))
+    if long:
+        record.overview, record.stored = Overview.empty((1, 2, 8, 8), 4, torch.device("cpu")).kept(), None
+    page = open_file(regard.show(regard.maps.Map("attn", [record])))
+    title = page.locator("h1, h2, .rg-title").first.inner_text()
+    assert title == ("Attention over channels" if long else "Channel attention")
+    said = page.locator(".rg-main canvas").get_attribute("aria-label") + subtitle(page)
+    assert "token" not in said
+    assert ("8 channels in cells of 2" if long else "8 × 8 channels") in said
+
+
+def test_a_map_of_unequal_sides_says_both_and_colors_have_a_legend(open_file):
+    overview = Overview.empty((1, 1, 300, 40), 10, torch.device("cpu"))
+    overview.mass.fill_(1.0)
+    record = AttentionRecord("cross", "sdpa", (1, 1, 300, 40), Check("kernel"))
+    record.overview = overview.kept()
+    page = open_file(regard.show(regard.maps.Map("cross", [record])))
+    assert "300 queries × 40 keys in cells of 30 × 4" in subtitle(page)
+    legends = {}
+    for measure in ("Mass", "Largest weight"):
+        page.get_by_text(measure, exact=True).first.click()
+        page.mouse.move(1, 1)
+        with page.expect_download() as download:
+            page.get_by_text("SVG", exact=True).click()
+        legends[measure] = download.value.path().read_text()
+    assert "of each query, in a cell" in legends["Mass"]
+    assert "100 %" in legends["Mass"]
+    assert "largest weight in a cell" in legends["Largest weight"]

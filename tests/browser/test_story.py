@@ -109,7 +109,8 @@ def test_contours_follow_the_pointer_the_keyboard_and_a_photo(opened, scene, pay
     seen.append(drawn(photo))
     photo.get_by_role("button", name="head 4").focus()
     seen.append(drawn(photo))
-    photo.get_by_label("layer").fill("2")
+    photo.get_by_label("layer").fill("1")  # numbered as in every view, from 0
+    expect(photo.locator("output").filter(has_text=re.compile("^1$"))).to_be_visible()
     seen.append(drawn(photo))
     photo.locator(".rg-strip button").nth(1).click()
     seen.append(drawn(photo))
@@ -200,7 +201,7 @@ def test_a_head_that_is_off_changes_the_prediction_as_in_torch(scene, networks):
     rack.get_by_label("text").fill(text)
     expect(rack.locator(".rg-outcome output")).to_have_text("o")
     same(bars(rack), chances(networks, text), vocabulary)
-    head = rack.get_by_role("button", name=re.compile("^head 1 .*layer 1,"))
+    head = rack.get_by_role("button", name=re.compile("^head 0 .*layer 0,"))
     alone = chances(networks, text, [(0, 0)])[vocabulary.numbers["o"]].item()
     assert float(re.search(r"o: ([\d.]+) %", head.inner_text())[1]) == pytest.approx(100 * alone, rel=0.06, abs=1e-3)
     before = drawn(rack)
@@ -209,7 +210,7 @@ def test_a_head_that_is_off_changes_the_prediction_as_in_torch(scene, networks):
     same(bars(rack), chances(networks, text, [(0, 0)]), vocabulary)
     expect(rack.locator(".rg-outcome output")).not_to_have_text("o")
     assert drawn(rack) != before
-    rack.get_by_role("button", name="layer 2 all").click()
+    rack.get_by_role("button", name="layer 1 all").click()
     same(bars(rack), chances(networks, text, [(0, 0), (1, 0), (1, 1)]), vocabulary)
     rack.get_by_role("button", name="all on").click()
     same(bars(rack), chances(networks, text), vocabulary)

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import regard
 from regard import cli
 
 
@@ -14,6 +15,12 @@ def test_without_a_command_it_lists_those_that_are_there(capsys):
     text = capsys.readouterr().out
     for name in ("demo", "train", "evaluate", "report", "bench", "data"):
         assert f"\n  {name} " in text
+
+
+def test_python_runs_the_package_as_the_command():
+    """For a shell whose PATH lacks the folder of scripts."""
+    done = subprocess.run([sys.executable, "-m", "regard", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"regard {regard.__version__}\n")
 
 
 def test_a_command_whose_module_is_absent_is_not_listed(monkeypatch, capsys):

@@ -3,11 +3,13 @@
 import dataclasses
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import regard
 from regard.cli import main
@@ -131,6 +133,76 @@ def test_a_file_that_was_edited_is_read_again(tmp_path):
         load_recipe("edited.py")
     file.write_text(text)
     assert load_recipe("edited.py").epochs == 3
+
+
+def test_recipes_of_a_file_are_listed_and_its_name_needs_its_ending(recipe_file, capsys, user_errors):
+    recipe_file.write_text(recipe_file.read_text().replace("-> Recipe:\n", '-> Recipe:\n    """A net of patches."""\n'))
+    for typed in ("my_recipe.py", "my_recipe.py:patch-net"):
+        assert main(["train", "--list", typed]) == 0
+        assert capsys.readouterr().out.split("\n\n")[:2] == ["my_recipe.py:patch_net", "A net of patches."]
+    assert main(["train", "--list", "my_recipe.py:nothing"]) == 2
+    assert "there is patch_net" in capsys.readouterr().err
+    assert main(["train", "my_recipe"]) == 2
+    assert capsys.readouterr().err.strip().endswith("for your own file, type regard train my_recipe.py")
+
+
+def sums_to_the_bias(run):
+    """Whether the network is the variant of the guide's network that ignores its image."""
+    network = run.network()
+    return torch.allclose(network(torch.ones(1, 1, 28, 28)), network.classify.bias)
+
+
+def trained(recipe, folder):
+    return regard.train(recipe, folder=folder, accelerator="cpu", tensorboard=False)
+
+
+def test_two_files_with_classes_of_one_name_are_kept_apart(recipe_file, tmp_path):
+    """A copy of a recipe to try a variant: each run has the code of its own file, whichever was imported last."""
+    (tmp_path / "variant.py").write_text(recipe_file.read_text().replace("tokens + self.heads(tokens)", "0 * tokens"))
+    for name in ("my_recipe", "variant"):
+        trained(dataclasses.replace(load_recipe(f"{name}.py"), epochs=1), name)
+    assert sums_to_the_bias(regard.load_run("variant"))
+    assert not sums_to_the_bias(regard.load_run("my_recipe"))
+    assert regard.load_run("my_recipe").recipe.network == load_recipe("my_recipe.py").network
+    trained(dataclasses.replace(load_recipe("my_recipe.py"), epochs=1), "my_recipe-2")
+    assert not sums_to_the_bias(regard.load_run("my_recipe-2"))
+
+
+def test_a_run_is_opened_with_the_classes_that_were_defined_last(recipe_file):
+    trained(dataclasses.replace(load_recipe("my_recipe.py"), epochs=1), "run")
+    recipe_file.write_text(recipe_file.read_text().replace("tokens + self.heads(tokens)", "0 * tokens"))
+    assert not sums_to_the_bias(regard.load_run("run"))  # a process keeps the code that it has, as in training
+    load_recipe("my_recipe.py")
+    assert sums_to_the_bias(regard.load_run("run"))
+
+
+@pytest.fixture
+def two_files(recipe_file, tmp_path):
+    """The guide's example as two files: the recipe, and its network in a module beside it."""
+    parts, recipe = recipe_file.read_text().split("def patch_net")
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "parts_beside.py").write_text(parts)
+    names = "AdamWSettings, ImageTask, PatchNetSettings, Recipe"
+    (folder / "recipe.py").write_text(f"from parts_beside import {names}\n\n\ndef patch_net{recipe}")
+    yield folder
+    sys.modules.pop("parts_beside", None)
+
+
+def test_a_network_in_a_module_beside_the_recipe_is_found_again(two_files):
+    trainer = fresh("train", "project/recipe.py", *OPTIONS, "--folder", "run", "--epochs", "1")
+    assert trainer.returncode == 0, trainer.stderr
+    done = fresh("evaluate", "run", "--accelerator", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "test accuracy" in done.stdout
+
+
+def test_a_module_of_another_folder_is_not_taken_for_the_one_beside_the_recipe(two_files, tmp_path):
+    shutil.copytree(two_files, tmp_path / "other")
+    assert load_recipe("project/recipe.py").network.dim == 27
+    with pytest.raises(OwnCodeError, match=r"imports 'parts_beside' of its own folder, but .*project.parts_beside.py"):
+        load_recipe("other/recipe.py")
+    assert load_recipe("project/recipe.py").network.dim == 27
 
 
 def test_smoke_sizes_follow_the_typed_ones(capsys):

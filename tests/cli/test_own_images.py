@@ -78,7 +78,7 @@ def test_the_studio_shows_the_users_images_and_classes(photos, tmp_path, monkeyp
     open_images.cache_clear()
     client = TestClient(create_app(tmp_path / "runs", example=None), base_url="http://127.0.0.1:8642")
     page = client.get("/api/runs/mine/images?source=test&start=3&count=2").json()
-    assert (page["total"], [sample["label"] for sample in page["samples"]]) == (8, ["cat", "dog"])
+    assert (page["total"], [sample["label"] for sample in page["samples"]]) == (8, ["dog", "cat"])
     shown = np.asarray(Image.open(io.BytesIO(client.get("/api/runs/mine/images/test/4").content)))
     expected = regard.load_run(tmp_path / "runs" / "mine").recipe.task.sample("test", 4).image
     assert (shown == expected.permute(1, 2, 0).numpy()).all()

@@ -176,6 +176,14 @@ def photo(tmp_path):
     return path
 
 
+def _facts_of_report(folder, capsys):
+    """The part of a run's report with its numbers, without the views."""
+    assert main(["report", str(folder), "--samples", "0"]) == 0
+    capsys.readouterr()
+    page = (folder / "report.html").read_text()
+    return page[page.index("The run in numbers") :].partition("Learning curves")[0]
+
+
 class TestReport:
     def test_a_run_becomes_a_page_that_stands_alone(self, image_run, tmp_path):
         output = tmp_path / "report.html"
@@ -187,6 +195,19 @@ class TestReport:
         # Everything is drawn by the page itself; one figure says how many heads are needed.
         assert page.count("data:image/png;base64,") == 1
         assert set(re.findall(r'data-regard-payload="(\w+)"', page)) == {"story", "training", "heads", "image"}
+
+    def test_it_has_the_test_accuracy_that_was_measured_and_its_step(self, tmp_path, capsys):
+        folder = tmp_path / "run"
+        assert main(["train", "demo", *SMOKE, "--folder", str(folder)]) == 0
+        accuracy, pages = [], []
+        for which in (["--which", "4"], []):
+            pages.append(_facts_of_report(folder, capsys))
+            main(["evaluate", str(folder), "--json", *which])
+            accuracy.append(json.loads(capsys.readouterr().out)["accuracy"])
+        pages.append(_facts_of_report(folder, capsys))
+        assert "test accuracy" not in pages[0]
+        assert f"{accuracy[0]:.2%} of 1,000 images at step 4" in pages[1]
+        assert f"{accuracy[1]:.2%} of 1,000 images<" in pages[2]
 
     def test_accuracy_against_heads_is_drawn_on_request_of_a_number_of_images(self, image_run, tmp_path, capsys):
         output = tmp_path / "report.html"

@@ -28,6 +28,16 @@ def test_compiles_to_one_graph(frozen):
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(2,), (2, 2), (2, 2, 2)])
+def test_dynamic_sizes_with_as_many_heads_as_axes(shape):
+    """The check of sharpness' shape failed to find it among those that fit, and broke the graph."""
+    value, center = torch.randn(2, 2, 30, 4), torch.randn(2, 2)
+    sharpness = torch.eye(2).expand(2, 2, 2).clone() if len(shape) == 3 else torch.rand(shape)
+    run = lambda v, c, s: gaussian_attention(v, c, s, (5, 6))  # noqa: E731
+    compiled = torch.compile(run, fullgraph=True, backend="eager", dynamic=True)
+    torch.testing.assert_close(compiled(value, center, sharpness), run(value, center, sharpness))
+
+
 class Heads(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -180,3 +180,19 @@ def test_no_bound_is_given_for_weights_that_were_trained_on(sharpness):
         changed.load_state_dict(state)
         with pytest.raises(ValueError, match="error_bound does not apply to other weights than the conversion made"):
             changed.error_bound(x)
+
+
+@pytest.mark.parametrize("dim", [1, 4])
+@pytest.mark.parametrize("sharpness", [0.3, 9.0])
+def test_autocast_gives_the_dtype_that_the_layer_gives(dim, sharpness):
+    """The bias in float32 raised the result of chains and taps to float32."""
+    layer = GaussianAttention(dim, 1, sharpness=sharpness)
+    conv, x = attention_to_conv(layer), torch.randn(1, 12, 12, dim)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert conv(x, (12, 12)).dtype is layer(x, (12, 12)).dtype is torch.bfloat16
+
+
+@pytest.mark.usefixtures("user_errors")
+def test_a_layer_without_values_is_named():
+    with pytest.raises(ValueError, match="layer must have values"):
+        attention_to_conv(GaussianAttention(4, 2).to("meta"))

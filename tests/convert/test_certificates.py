@@ -274,3 +274,29 @@ def test_a_bound_is_infinite_where_autocast_overflows():
         assert converted.error_bound(x) == smaller.error_bound(x.expand(-1, 2, -1).mT) == math.inf
         conv.weight.fill_(1e6)
         assert conv_to_attention(conv).error_bound(x / 1e12) == math.inf
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("flush", [False, True])
+def test_bounds_hold_for_numbers_that_underflow(dtype, flush):
+    """Products of bfloat16 may take numbers below the smallest normal one as zero; so may others, if torch is told to."""
+    generator = torch.Generator().manual_seed(0)
+    conv = nn.Conv2d(3, 2, 3, padding=1).to(dtype)
+    layer = GaussianAttention(4, 2, sharpness=3.0, bias=False).to(dtype)
+    torch.set_flush_denormal(flush)
+    try:
+        for size in (0.01, 1.0, 30.0):
+            x = (size * torch.finfo(dtype).tiny * torch.randn(1, 3, 9, 9, generator=generator).double()).to(dtype)
+            for trainable in (False, True):
+                ours = (
+                    conv_to_attention(conv, trainable=True) if trainable else conv_to_attention(conv, plan="attention")
+                )
+                assert (ours(x) - conv(x)).abs().max().item() <= ours.error_bound(x)
+            tokens = (size * torch.finfo(dtype).tiny * torch.randn(1, 30, 30, 4, generator=generator).double()).to(
+                dtype
+            )
+            back = attention_to_conv(layer, tolerance=1e-6)
+            inside = (slice(None), *back.interior((30, 30)))
+            assert (back(tokens) - layer(tokens))[inside].abs().max().item() <= back.error_bound(tokens)
+    finally:
+        torch.set_flush_denormal(False)

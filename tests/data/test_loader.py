@@ -1,5 +1,7 @@
 """A batch is a function of (seed, epoch, step), and the same for any number of processes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -176,6 +178,18 @@ def test_the_gpu_draws_what_the_cpu_draws(keep):
     assert torch.equal(here.indices, there.indices.cpu())
     torch.testing.assert_close(here.images, there.images.cpu())
     torch.testing.assert_close(here.labels, there.labels.cpu())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("strong", [True, False])
+def test_one_kernel_on_a_gpu_makes_the_batches_of_torch(monkeypatch, strong):
+    augmentation = replace(EVERYTHING, trivial_augment=True) if strong else LABELS_ONLY
+    examples, index = AugmentedImages(image_set(640, size=32), augmentation, device="cuda"), torch.arange(640).cuda()
+    found = examples.batch(index, seed=1, epoch=3)
+    monkeypatch.setenv("REGARD_KERNELS", "0")
+    expected = examples.batch(index, seed=1, epoch=3)
+    torch.testing.assert_close(found.images, expected.images, rtol=0, atol=1e-6)
+    assert found.labels.equal(expected.labels)
 
 
 def test_what_does_not_fit_is_refused(user_errors):

@@ -21,6 +21,7 @@ from regard.data.own_images._cifar_copies import COPIES
 from regard.data.own_images._collection import hold_out
 from regard.data.own_images._decode import fit
 from regard.support.text import format_size
+from regard.training import ImageTask
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +65,7 @@ class TestFolders:
         own = open_data(str(photos(tmp_path, {"train/dog": 10, "train/cat": 10, "test/cat": 2, "test/dog": 3})))
         assert own.classes == ("cat", "dog")
         assert (len(own.train), len(own.validation), len(own.test())) == (18, 2, 5)
-        assert own.test().labels.tolist() == [0, 0, 1, 1, 1]
+        assert sorted(own.test().labels.tolist()) == [0, 0, 1, 1, 1]
         assert own.notes == ()
 
     def test_three_parts(self, tmp_path):
@@ -73,14 +74,54 @@ class TestFolders:
         )
         assert (len(own.train), len(own.validation), len(own.test())) == (8, 8, 8)
 
+    def test_a_number_of_validation_images_says_nothing_about_a_folder_of_them(self, tmp_path):
+        """The note said that a part of the training images is held out, while those of val/ are used."""
+        photos(tmp_path, {f"{part}/{kind}": 4 for part in ("train", "val", "test") for kind in "ab"})
+        own = open_data(str(tmp_path), validation=100)
+        assert (len(own.train), len(own.validation), own.notes) == (8, 8, ())
+
     def test_pixels_are_those_of_the_files(self, tmp_path):
         own = open_data(str(photos(tmp_path, {"train/a": 3, "train/b": 3, "val/a": 2, "val/b": 2})), validation=0)
-        names = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("train/*/*.png"))
-        for name, image in zip(names, own.train.images, strict=True):
-            assert (np.asarray(Image.open(tmp_path / name)) == image.permute(1, 2, 0).numpy()).all()
+        names = {np.asarray(Image.open(path)).tobytes(): path.parent.name for path in tmp_path.glob("train/*/*.png")}
+        found = [image.permute(1, 2, 0).numpy().tobytes() for image in own.train.images]
+        assert sorted(found) == sorted(names)
+        assert [own.classes[label] for label in own.train.labels] == [names[pixels] for pixels in found]
         values = own.train.images.double() / 255
         assert own.mean == pytest.approx(values.mean((0, 2, 3)).tolist())
         assert own.std == pytest.approx(values.std((0, 2, 3), correction=0).tolist())
+
+    @pytest.mark.parametrize("kind", ["folder", "arrays"])
+    def test_the_first_images_are_of_all_classes(self, tmp_path, kind):
+        """A folder lists its images class by class: a limit then trained on one class, and no one was told."""
+        counts = {"a": 40, "b": 40, "c": 12}
+        if kind == "folder":
+            path = photos(
+                tmp_path, {f"{part}/{name}": n for part in ("train", "val", "test") for name, n in counts.items()}
+            )
+        else:
+            labels = np.repeat(np.arange(3), list(counts.values()))
+            images = np.random.default_rng(0).integers(0, 255, (len(labels), 8, 8, 3), dtype=np.uint8)
+            arrays = {f"{part}_images": images + at for at, part in enumerate(("train", "val", "test"))}
+            path = tmp_path / "sorted.npz"
+            np.savez(path, **arrays, **{name.replace("images", "labels"): labels for name in arrays})
+        own = open_data(str(path))
+        for images in (own.train, own.validation, own.test()):
+            assert images.labels[:3].sort().values.tolist() == [0, 1, 2]
+            assert (images.labels[:23].bincount() - torch.tensor([10, 10, 3])).abs().max() <= 1
+        task = ImageTask(str(path), limit=23)
+        for split in ("train", "validation"):
+            assert set(
+                task.examples(split, torch.device("cpu")).batch(torch.arange(23), seed=0, epoch=0).labels.tolist()
+            ) == {0, 1, 2}
+
+    def test_images_that_are_mixed_already_keep_their_order(self, tmp_path):
+        labels = np.arange(60) % 3
+        images = np.arange(60, dtype=np.uint8).repeat(48).reshape(60, 4, 4, 3)
+        np.savez(
+            tmp_path / "mixed.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels
+        )
+        own = open_data(str(tmp_path / "mixed.npz"), validation=0)
+        assert own.train.images[:, 0, 0, 0].tolist() == own.test().images[:, 0, 0, 0].tolist() == list(range(60))
 
     def test_new_files_do_not_move_old_ones_into_the_test_set(self, tmp_path):
         photos(tmp_path, {"a": 30, "b": 30})

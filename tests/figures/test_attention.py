@@ -1,12 +1,14 @@
 """``regard.figures.attention``: the map of a module, head by head."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 
 import regard
-from regard.maps import AttentionRecord, Layout, Map, visible_keys
+from regard.figures import weight_map
+from regard.maps import AttentionRecord, Layout, Map, Overview, visible_keys
 from regard.views import _static_figure as static_figure
 
 pytest.importorskip("matplotlib")
@@ -162,3 +164,96 @@ def test_a_map_of_few_queries_has_room_for_its_rows(queries, keys):
         ):
             figure.draw_without_rendering()
             assert figure.axes[0].get_window_extent().height > 0.3 * figure.dpi
+
+
+def long_map(tokens=500, cells=20):
+    """Two heads and their overview: one looks at the first token alone, one at all tokens evenly."""
+    weights = torch.zeros(1, 2, tokens, tokens)
+    weights[0, 0, :, 0], weights[0, 1] = 1, 1 / tokens
+    record = AttentionRecord.given(weights, heads=(3, 5))
+    overview = Overview.empty((1, 2, tokens, tokens), cells, torch.device("cpu"))
+    parts = weights.unflatten(3, (cells, -1)).unflatten(2, (cells, -1))
+    overview.mass.copy_(parts.sum((3, 5)))
+    overview.largest.copy_(parts.amax((3, 5)))
+    return Map("attn", [record]), overview
+
+
+def test_a_large_map_shows_the_largest_weights_or_the_mass():
+    found, _ = long_map()
+    cells = 128  # of about 4 × 4 weights
+    sink, even = (image for _, image in drawn(regard.figures.attention(found)))
+    assert sink.shape == (cells, cells)
+    torch.testing.assert_close(sink[:, 0], torch.ones(cells).double())
+    sink, uniform = (image for _, image in drawn(regard.figures.attention(found, pool="mass")))
+    torch.testing.assert_close(uniform, even)  # uniform attention looks the same
+    torch.testing.assert_close(sink[:, 0], position(torch.tensor(1 / 4), 500).expand(cells))
+    assert float(sink[:, 1:].max()) == 0
+
+
+@pytest.mark.usefixtures("user_errors")
+def test_a_way_to_pool_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="pool must be"):
+        regard.figures.attention(random_map(), pool="mean")
+
+
+def test_an_overview_is_drawn_in_its_cells():
+    """At any length a head that looks at one key is dark in one column."""
+    found, overview = long_map()
+    found.latest.overview, found.latest.stored = overview, None
+    panels = drawn(figure := regard.figures.attention(found))
+    assert [title for title, _ in panels] == ["head 3", "head 5"]
+    assert figure.get_suptitle().replace("\n", " ") == "attn, in cells of 25 × 25 tokens"
+    (_, sink), (_, even) = panels
+    torch.testing.assert_close(sink[:, 0], torch.ones(20).double())
+    assert float(sink[:, 1:].max()) == 0
+    torch.testing.assert_close(even, position(torch.full((20, 20), 1 / 20), 20))
+    (_, sink), (_, even) = drawn(regard.figures.attention(found, pool="largest"))
+    torch.testing.assert_close(sink[:, 0], torch.ones(20).double())
+    torch.testing.assert_close(even, position(torch.full((20, 20), 1 / 500), 500))
+    with pytest.raises(ValueError, match="sample must"):
+        regard.figures.attention(found, sample=1)
+
+
+def test_a_saved_figure_shows_what_is_asked_for(tmp_path):
+    """``pool=`` of a figure of a view, as the switch of its page."""
+    found, overview = long_map()
+    whole = regard.show(found)
+    found.latest.overview = overview.kept()
+    for shown in (whole, regard.show(found)):
+        made = [static_figure.figure(shown.payload, head=3, pool=pool) for pool in ("mass", "largest")]
+        mass, largest = (drawn(figure)[0][1] for figure in made)
+        assert float(largest[:, 0].min()) == 1
+        assert (float(mass[:, 0].min()) < 1) == (shown is whole)  # the mean of a pixel, or the whole mass of a cell
+        images = [shown.save(tmp_path / f"{pool}.png", head=5, pool=pool).read_bytes() for pool in ("mass", "largest")]
+        assert (images[0] == images[1]) == (shown is whole)  # even attention: only of cells mass differs from weights
+    assert made[1].get_suptitle().replace("\n", " ").endswith("in cells of 25 × 25 tokens, the largest weight of each")
+    with pytest.raises(ValueError, match="pool must be"):
+        whole.save(tmp_path / "x.png", pool="sum")
+    on_image = regard.show(random_map(layout=Layout((2, 2), 1)), image=torch.rand(3, 8, 8))
+    with pytest.raises(ValueError, match="pool is for maps over tokens"):
+        on_image.save(tmp_path / "x.png", pool="mass")
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 300), (300, 2), (20, 20), (10, 60)])
+def test_few_queries_over_many_keys_are_no_thin_line(queries, keys):
+    figure = regard.figures.attention(Map("x", [AttentionRecord.given(torch.rand(1, 2, queries, keys).softmax(-1))]))
+    figure.draw_without_rendering()
+    for panel in figure.axes[:2]:
+        box = panel.get_window_extent()
+        assert min(box.width, box.height) > 15
+        if queries in (10, 20):  # to scale
+            assert box.height / box.width == pytest.approx(queries / keys, rel=0.05)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("keys", [3, 40, 1500, 131072])
+def test_marks_of_the_color_bar_do_not_lie_on_each_other(keys, signed):
+    weights = torch.rand(4, 50).softmax(-1) - (0.1 if signed else 0)
+    figure = weight_map(weights, torch.full((4,), keys), title="x")
+    figure.draw_without_rendering()
+    labels = figure.axes[-1].get_xticklabels()
+    names, boxes = [label.get_text() for label in labels], [label.get_window_extent() for label in labels]
+    boxes.sort(key=lambda box: box.x0)
+    assert all(one.x1 < two.x0 for one, two in pairwise(boxes))
+    assert any(name.endswith("uniform") for name in names)
+    assert keys == 3 or "100 %" in names

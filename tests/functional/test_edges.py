@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from regard import attention, softargmax
+import regard
+from regard import attention, gaussian_attention, softargmax
 
 HALF = torch.float16
 
@@ -173,3 +174,50 @@ def test_a_bias_that_is_learned_goes_through_vmap():
     torch.testing.assert_close(found, expected)
     ours, theirs = (torch.autograd.grad(out.square().sum(), bias)[0] for out in (found, expected))
     torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("function", [regard.attention, regard.reference.attention])
+def test_a_mask_of_padding_is_told_what_to_pass(function):
+    """``(batch, keys)`` is not ``(queries, keys)``: the error names the axes to add."""
+    x, keep = torch.randn(2, 3, 5, 4), torch.ones(2, 5, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"keep has shape \(2, 5\).*padding, pass keep\[:, None, None, :\]"):
+        function(x, x, x, keep=keep)
+    keep[1, 3:] = False
+    hidden = x.clone()
+    hidden[1, :, 3:] = 100.0  # what padding holds has no effect
+    found = [function(x, y, y, keep=keep[:, None, None, :]) for y in (x, hidden)]
+    outs = [each[0] if isinstance(each, tuple) else each for each in found]
+    torch.testing.assert_close(*outs)
+    with pytest.raises(ValueError, match=r"or 1$"):
+        function(x, x, x, keep=torch.ones(3, 5, dtype=torch.bool))
+    additive = regard.layers.AdditiveAttention(4, 4, 4)
+    with pytest.raises(ValueError, match=r"padding, pass keep\[:, None, :\]"):
+        additive(x[:, 0], x[:, 1], keep=keep)
+
+
+@pytest.mark.parametrize("sharpness", [0.0, 1e-6, 1.0, 3e38])
+@pytest.mark.parametrize("center", [1e30, -1e36, 3e38])
+def test_centers_of_any_size_give_no_nan(center, sharpness):
+    """A target so far away that its distance times a step is infinite: with sharpness 0, that was 0 · ∞."""
+    place, alpha = torch.tensor([[center]], requires_grad=True), torch.tensor([sharpness], requires_grad=True)
+    out = gaussian_attention(torch.arange(2000.0).reshape(1, 1, 2000, 1), place, alpha, (2000,))
+    expected = torch.full_like(out, 999.5 if not sharpness else 1999.0 if center > 0 else 0.0)
+    torch.testing.assert_close(out, expected)
+    out.sum().backward()
+    assert place.grad.isfinite().all()
+    assert not alpha.grad.isnan().any()  # at sharpness 0 it is beyond the largest float32
+
+
+@pytest.mark.parametrize("beta", [1e6, torch.tensor([1e6])])
+def test_temperatures_beyond_float16_are_not_cut_to_its_largest_number(beta):
+    """Scores that differ by 5e-5, times 10⁶: the larger one takes all the weight. Times 65,504 it took 0.97."""
+    scores = torch.tensor([1e-4, 5e-5], dtype=HALF, requires_grad=True)
+    weights = softargmax(scores, beta)
+    assert weights.tolist() == [1.0, 0.0]
+    assert torch.autograd.grad(weights[0], scores)[0].isfinite().all()
+
+
+def test_a_mask_of_items_and_keys_is_refused_with_advice():
+    query, key = torch.randn(3, 2, 4, 8), torch.randn(3, 2, 5, 8)
+    with pytest.raises(ValueError, match=r"scores of shape \(4, 5\).* two axes are .*pass keep\[:, None, None, :\]"):
+        attention(query, key, key, keep=torch.ones(3, 5, dtype=torch.bool))

@@ -353,6 +353,32 @@ def test_the_map_in_half_precision_is_that_of_exact_scores(autocast):
         torch.testing.assert_close(ours.double(), theirs, atol=2e-2, rtol=1e-2)
 
 
+@pytest.mark.parametrize("held", [math.nan, math.inf, 1e30, -1e9])
+@pytest.mark.parametrize("prefix", [0, 2])
+def test_what_hidden_keys_hold_has_no_effect(prefix, held):
+    """Content beyond the number that lowers hidden keys took all the weight, and infinite content made every row NaN."""
+    (query, key, value, center), sharpness, keep = problem((3, 4), prefix, 0, width=4)
+    expected = placed_attention(query, key, value, center, sharpness, (3, 4), prefix=prefix, keep=keep)
+    key, value = (x.masked_fill(~keep[:, None, :, None], held).requires_grad_() for x in (key, value))
+    found = placed_attention(query, key, value, center, sharpness, (3, 4), prefix=prefix, keep=keep)
+    torch.testing.assert_close(found, expected)
+    for gradient in torch.autograd.grad(found.square().sum(), (key, value)):
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_map_of_centers_far_outside_is_that_of_exact_scores(causal, masked):
+    """Scores of 40,000 differ by less than their own rounding in float32: weights were off by a hundredth."""
+    inputs, _, keep = problem((8, 8), 0, 0, torch.float32, width=8)
+    center, sharpness = torch.tensor([[200.0, 3.0], [-90.0, 180.0]]), torch.tensor([1.0, 0.05])
+    options = {"keep": keep if masked else None, "causal": causal, "return_weights": True}
+    found = placed_attention(*inputs[:3], center, sharpness, (8, 8), **options)
+    exact = placed_attention(*(x.double() for x in inputs[:3]), center.double(), sharpness.double(), (8, 8), **options)
+    for ours, theirs in zip(found, exact, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, atol=3e-6, rtol=1e-5)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_captured_rows_that_see_nothing_are_zero(causal):
     """As the layer's own map has them: the kernel's has weights there, which zeros replace afterwards."""

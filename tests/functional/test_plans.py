@@ -1,5 +1,7 @@
 """What a frozen plan holds for, and what it is refused for."""
 
+import math
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -87,3 +89,20 @@ def test_no_heads_and_queries_that_are_no_places_are_refused():
     for queries in (torch.tensor([True]), torch.tensor([1j])):
         with pytest.raises(TypeError, match="queries must be real numbers"):
             gaussian_attention(value, center, sharpness, (6,), queries=[queries])
+
+
+@pytest.mark.usefixtures("user_errors")
+@pytest.mark.parametrize(
+    ("device", "options", "message"),
+    [
+        ("cpu", {"slack": math.inf}, "slack must be a finite number of 0 or more, got inf"),
+        ("cpu", {"slack": True}, "slack must be a finite number"),
+        ("cpu", {"tolerance": False}, "tolerance must be a number"),
+        ("meta", {}, "center must have values"),
+        ("cpu", {"queries": [torch.zeros(3, device="meta")]}, r"queries\[0\] is on meta but must be on cpu"),
+        ("cpu", {"border": "zeros", "padding": ((True, 1),)}, "padding must be .* whole numbers"),
+    ],
+)
+def test_what_a_plan_cannot_take_is_named(device, options, message):
+    with pytest.raises(ValueError, match=message):
+        plan_for(torch.zeros(1, 1, device=device), torch.ones(1, device=device), (400,), **options)

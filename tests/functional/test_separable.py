@@ -81,6 +81,31 @@ def test_scans_stay_stable_on_long_axes(rate, side):
     assert torch.autograd.grad(found.square().sum(), decay)[0].isfinite().all()
 
 
+@pytest.mark.parametrize("plan", ["scans", "matrices"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_decay_of_any_speed_leaves_the_query_itself(plan, dtype):
+    """The rate times the length of a chunk was infinite, and 0 · ∞ gave NaN."""
+    value = torch.randn(1, 1, 700, 2, dtype=dtype, requires_grad=True)
+    rate = torch.tensor([torch.finfo(dtype).max / 2], dtype=dtype, requires_grad=True)
+    out = separable_attention(value, [DecayProfile(rate)], (700,), plan=plan)
+    torch.testing.assert_close(out, value)
+    out.square().sum().backward()
+    assert rate.grad.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("plan", ["scans", "matrices"])
+@pytest.mark.parametrize("kind", ["decay", "table", "both"])
+def test_weights_are_as_exact_as_the_values(plan, kind):
+    """Profiles in float32, values in float64: the matrices were built in float32, the scans in float64."""
+    decay, table = DecayProfile(torch.tensor([0.3, 0.01])), TableProfile(torch.randn(2, 79))
+    profiles = {"decay": [decay], "table": [table], "both": [decay, table]}[kind]
+    value = torch.randn(1, 2, 40 ** len(profiles), 3, dtype=torch.float64)
+    exact = [type(profile)(profile[0].double(), profile.side) for profile in profiles]
+    expected = regard.functional.separable_weights(exact, (40,) * len(profiles)) @ value
+    found = separable_attention(value, profiles, (40,) * len(profiles), plan=plan)
+    torch.testing.assert_close(found, expected, atol=1e-13, rtol=1e-13)
+
+
 def test_one_sided_decay_is_causal_attention_with_alibi():
     """softmax(−λ (q − k)) over keys up to the query, as ALiBi biases causal attention without content."""
     value, rate = torch.randn(1, 4, 33, 5), 2.0 ** (-8 * torch.arange(1, 5) / 4)
@@ -116,7 +141,20 @@ def test_the_layer_shows_the_map_it_computes(axes, grid, tables):
     [
         ([DecayProfile(torch.ones(2))], (2, 3), "1 entries, but grid"),
         ([DecayProfile(-torch.ones(2))], (6,), "rate must be finite and 0 or more"),
+        ([DecayProfile(torch.tensor([1.0, math.inf]))], (6,), r"rate must be finite .* go from 1 to inf"),
         ([DecayProfile(torch.ones(2), "left")], (6,), "side must be one of"),
+        ([DecayProfile(torch.ones(0))], (6,), "there must be at least one head"),
+        ([DecayProfile(torch.ones(2, device="meta"))], (6,), "value is on cpu but must be on meta"),
+        (
+            [GaussianProfile(torch.full((2,), math.nan), torch.ones(2)), DecayProfile(torch.ones(2))],
+            (2, 3),
+            "center must be",
+        ),
+        (
+            [DecayProfile(torch.ones(2)), GaussianProfile(torch.ones(2), -torch.ones(2))],
+            (2, 3),
+            r"\[1\].sharpness must be",
+        ),
         ([TableProfile(torch.ones(2, 9))], (6,), "reaches offsets of 4, but its axis has 6 tokens"),
         ([TableProfile(torch.full((2, 11), math.nan))], (6,), "scores must be finite, or −∞"),
         ([TableProfile(torch.full((2, 11), math.inf))], (6,), "scores must be finite, or −∞"),

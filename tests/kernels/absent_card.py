@@ -15,6 +15,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.errors import CompilationError
 from triton.runtime import driver
 
+from regard.data import Augmentation
+from regard.data._fused import Drawn, fused_batch
 from regard.functional import kernels
 from regard.functional.kernels import _plain
 
@@ -134,6 +136,17 @@ def convert(converted, channels, dtype, stride=1):
     )
 
 
+def augment(images, dtype, **augmentation):
+    """A batch of augmented images: bytes (n, channels, height, width)."""
+    chosen, (count, channels, *_) = Augmentation(**augmentation), images
+    pixels = torch.zeros(images, dtype=torch.uint8)
+    column = torch.zeros(count, dtype=torch.long)
+    drawn = Drawn(torch.zeros(count, 13, dtype=torch.int32), torch.zeros(count, 8))
+    out = torch.zeros(images, dtype=getattr(torch, dtype))
+    affine = torch.ones(channels, 1, 1), torch.ones(channels, 1, 1)
+    fused_batch(pixels, column, column, drawn, chosen, affine, 10, out)
+
+
 @triton.jit
 def branches_of_unequal_shapes(target, SMALL: tl.constexpr, LARGE: tl.constexpr):
     if tl.program_id(0) == 0:
@@ -168,7 +181,7 @@ def main():
     found = []
     for case in json.loads(sys.argv[3]):
         card.seen = []
-        kinds = {"side": decay, "tokens": map_of, "placed": place, "converted": convert}
+        kinds = {"side": decay, "tokens": map_of, "placed": place, "converted": convert, "images": augment}
         next((run for name, run in kinds.items() if name in case), attend)(**case)
         found.append(card.seen)
     print(json.dumps({"launches": found, "refuses": refuses_what_does_not_compile()}))

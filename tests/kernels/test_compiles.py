@@ -24,6 +24,7 @@ ALL = {
     "weight_table", "wide_mix", "wide_pairs",
     "block_edges", "block_sums",
     "placed_columns", "padded_columns", "longest_rows", "costs_of_heads", "place_moments", "moments_of_heads", "axis_taps",
+    "image_batch",
 }  # fmt: skip
 
 
@@ -41,7 +42,9 @@ def of_map(tokens, width, dtype, **more):
     return {"tokens": tokens, "width": width, "dtype": dtype, **more}
 
 
+STRONGEST = {"crop": 4, "flip": "random", "border": "zeros", "cutout": 4, "mixup": 0.3, "trivial_augment": True}
 HOPPER = [
+    {"images": (4, 3, 32, 32), "dtype": "float32", "crop": 4, "cutmix": 0.3, "trivial_augment": True},
     {"converted": 32, "channels": 64, "dtype": "bfloat16"},
     {"placed": (64, 64), "width": 64, "dtype": "bfloat16"},
     {"placed": (64, 64), "width": 64, "dtype": "float32"},
@@ -67,6 +70,7 @@ HOPPER = [
     case((16, 64, 64), 64, "bfloat16", value_heads=1),
 ]
 AMPERE = [
+    {"images": (4, 1, 64, 64), "dtype": "bfloat16", "cutmix": 1.0, **STRONGEST},
     {"converted": 128, "channels": 8, "dtype": "float16", "stride": 2},
     {"placed": (4, 6, 30), "width": 64, "dtype": "float16", "prefix": 1, "causal": True},
     {"side": "before", "size": 100, "width": 16, "dtype": "float32"},

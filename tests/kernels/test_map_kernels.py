@@ -1,6 +1,8 @@
 """The kernels of maps and overviews, run by Triton's interpreter: equal to the dense map on random shapes."""
 
+import gc
 import math
+import weakref
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from regard.maps import (
     Check,
     Computation,
     _check_buffers,
+    _map_rooms,
     _overview_pass,
     _quick_calls,
     _triton_maps,
@@ -355,19 +358,14 @@ def started_at_once(monkeypatch):
         known[place] = _map_launch._kept[-1]
         return usual(self, *args)
 
-    def rooms(self, *args):
-        found = make_rooms(self, *args)
-        known.update({place: memory if index is None else memory[index] for memory, index, place in found})
+    def take(self):
+        memory, index, check, to, place = found = room(self)
+        known[to] = memory if index is None else memory[index]
+        known[place] = check.buffer.tensor[check.number]
         return found
 
-    def room(self, *args):
-        found = fresh(self, *args)
-        known[found.address] = found.buffer.tensor[found.number]
-        return found
-
-    fresh, make_rooms = _check_buffers.CheckBuffers.room, _quick_calls.QuickCalls._make_rooms
-    monkeypatch.setattr(_quick_calls.QuickCalls, "_make_rooms", rooms)
-    monkeypatch.setattr(_check_buffers.CheckBuffers, "room", room)
+    room = _map_rooms.MapRooms.take
+    monkeypatch.setattr(_map_rooms.MapRooms, "take", take)
     monkeypatch.setattr(_map_launch, "_compiled", AsCompiled())
     monkeypatch.setattr(_map_launch.WeightsPlan, "start_at_once", start)
     monkeypatch.setattr(_quick_calls, "_plans", {})
@@ -514,3 +512,126 @@ def test_calls_that_cannot_be_started_at_once_are_asked_for_their_logsumexp(star
             model(x)
     assert maps.residual < 1e-4
     assert [record.logsumexp_residual is None for record in maps.records] == [True] + 5 * [False]
+
+
+class Alternating(nn.Module):
+    """Layers over all keys and over some of them, in turn."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Some(keys) for keys in (20, 12, 20, 12))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Some(nn.Module):
+    num_heads = 4
+
+    def __init__(self, keys):
+        super().__init__()
+        self.keys = keys
+
+    def forward(self, x):
+        q = x.unflatten(-1, (4, 8)).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, q[:, :, : self.keys], q[:, :, : self.keys]).transpose(1, 2).flatten(2)
+
+
+def test_maps_of_two_forms_in_turn_use_the_memory_that_was_made_for_them(started_at_once, monkeypatch):
+    model, x = Alternating().eval(), torch.randn(2, 20, 32)
+
+    def captured():
+        with torch.inference_mode(), regard.capture(model) as maps:
+            model(x)
+        return maps
+
+    for _ in range(3):
+        captured()
+    made, empty = [], torch.empty
+    started_at_once.clear()
+    monkeypatch.setattr(torch, "empty", lambda *sizes, **options: made.append(sizes[0]) or empty(*sizes, **options))
+    maps = captured()
+    assert len(started_at_once) == 4
+    assert sorted(shape for shape in made if len(shape) == 5) == [(4, 2, 4, 20, 12), (4, 2, 4, 20, 20)]
+    assert len({record.stored.data_ptr() for record in maps.records}) == 4
+    assert maps.residual < 1e-5
+
+
+@pytest.fixture
+def on_device(started_at_once, monkeypatch):
+    """The checks count as those of a GPU, for which a capture does not wait. The list tells how often they were read."""
+    fetched, fetch = [], _check_buffers.CheckBuffers.fetch
+
+    def noted(self):
+        fetched.append(1)
+        return fetch(self)
+
+    monkeypatch.setattr(_check_buffers.CheckBuffers, "fetch", noted)
+    monkeypatch.setattr(_check_buffers._Buffer, "waits", property(lambda self: self.host is None and self.used > 0))
+    return fetched
+
+
+def captured_twice(model, x):
+    """The maps of a block in which all calls are started at once."""
+    for _ in range(3):
+        with torch.no_grad(), regard.capture(model) as maps:
+            model(x)
+    return maps
+
+
+READS = {
+    "residual": lambda maps: maps.residual,
+    "repr": repr,
+    "weights": lambda maps: maps["layers.1"].weights,
+    "agrees": lambda maps: maps[0].agrees,
+    "records": lambda maps: maps.records,
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_checks_on_a_device_are_read_with_the_first_map(on_device, recwarn, read):
+    model, x = Layers().eval(), torch.randn(2, 20, 32)
+    captured_twice(model, x)
+    on_device.clear()
+    x[0, 5, 3] = math.nan
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(x)
+    assert not on_device  # leaving the block does not wait for the device
+    assert list(maps) == ["layers.0", "layers.1"]
+    assert not recwarn
+    READS[read](maps)
+    assert len(on_device) == 1
+    assert [str(warning.message)[:46] for warning in recwarn] == ["2 of 2 maps do not reproduce what the model co"]
+    assert recwarn[0].filename == __file__
+    for other in READS.values():
+        other(maps)
+    assert maps.residual == math.inf
+    assert not any(found.agrees for found in maps.values())
+    assert len(on_device) == len(recwarn) == 1
+
+
+def test_checks_on_a_device_are_those_of_a_capture_that_waits(on_device, recwarn, monkeypatch):
+    model, x = Layers().eval(), torch.randn(2, 20, 32)
+    later = captured_twice(model, x)
+    monkeypatch.setattr(_check_buffers._Buffer, "waits", property(lambda self: False))
+    at_once = captured_twice(model, x)
+    assert [record.residual for record in later.records] == [record.residual for record in at_once.records]
+    assert [record.check.allowed for record in later.records] == [record.check.allowed for record in at_once.records]
+    assert not recwarn
+
+
+def test_maps_whose_checks_were_not_read_are_let_go_at_once(on_device):
+    maps = captured_twice(Layers().eval(), torch.randn(2, 20, 32))
+    other = weakref.ref(maps["layers.0"])
+    gc.collect()
+    gc.disable()  # nothing may wait for the collector
+    try:
+        one = maps["layers.1"]
+        del maps
+        assert other() is None
+        assert one.residual < 1e-5  # only this one is left to be checked
+        assert one.agrees
+    finally:
+        gc.enable()

@@ -1,5 +1,7 @@
 """Additive attention equals its formula."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -52,6 +54,19 @@ def test_a_query_with_nothing_to_attend_gives_zeros_and_finite_gradients():
     assert torch.equal(weights[1, 0], torch.tensor([1.0, 0.0]))
     out.sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("held", [math.nan, math.inf])
+@pytest.mark.parametrize("projected", [False, True])
+def test_what_hidden_keys_hold_has_no_effect(held, projected):
+    layer, query, key = AdditiveAttention(4, 6), torch.randn(2, 3, 4), torch.randn(2, 5, 6)
+    keep = torch.tensor([[True, True, False, True, False], [True, False, True, True, True]])[:, None]
+    bad = key.masked_fill(~keep.mT, held)
+    out = layer(query, bad, keep=keep, projected_key=layer.project_keys(bad) if projected else None)
+    torch.testing.assert_close(out, layer(query, key, keep=keep))
+    if not projected:
+        out.square().sum().backward()
+        assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
 
 
 def test_bad_input_is_named(user_errors):

@@ -1,5 +1,6 @@
 """What capture promises of itself: names, order, choices and limits."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -60,6 +61,25 @@ def test_only_rows_heads_and_dtype_keep_less(model, x):
     with regard.capture(model, rows=slice(1, 3)) as maps:
         model(x)
     assert torch.equal(maps[0].weights, full[0].weights[:, :, 1:3])
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array], ids=["torch", "numpy"])
+def test_rows_and_heads_may_be_arrays_of_numbers(model, x, kind):
+    """As the statistics of a map are: ``rows=map.per_query.where[0, 0]``."""
+    with regard.capture(model) as whole:
+        model(x)
+    with regard.capture(model, overview=2, rows=kind([4, -3]), heads=kind(1), keep_keys=True) as maps:
+        model(x)
+    found, weights = maps[0], whole[0].weights[:, 1:]
+    torch.testing.assert_close(found.weights, weights[:, :, [4, 2]])
+    assert (found.latest.rows, found.latest.heads) == ((4, 2), (1,))
+    torch.testing.assert_close(found.block(kind([0, -1]), kind([3, 1])), weights[:, :, [0, -1]][..., [3, 1]])
+    torch.testing.assert_close(found.block(kind(3)), weights[:, :, [3]])
+    for wrong in (kind([True, False]), kind([1.0]), kind([[1]]), kind(True)):
+        with pytest.raises(TypeError, match="rows must be a whole number, a slice or several whole numbers, got"):
+            found.block(wrong)
+        with pytest.raises(TypeError, match="heads must be a whole number"):
+            regard.capture(model, heads=wrong)
 
 
 def test_rows_that_do_not_exist_are_missed_with_the_reason(model, x):

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import regard
+from regard.maps import _learning
 from regard.maps._segments import image_tokens_of
 
 
@@ -107,6 +108,67 @@ def test_sites_that_are_known_from_an_earlier_block_are_kept_with_their_module(x
         expected = capture(copy.deepcopy(model), x)
         same(capture(model, x), expected)
         assert list(expected) == [f"layers.{i}" for i in chosen]
+
+
+def test_a_forward_of_another_layer_in_the_place_of_its_own_is_recorded_as_in_full(x, monkeypatch, same):
+    """The functions on the stack are the same, but ``self`` is another module."""
+    model = nn.Sequential(Attention(), Attention(), Attention()).eval()
+    with torch.no_grad():
+        for _ in range(2):
+            capture(model, x)
+        with regard.capture(model) as maps:
+            model(x)
+            model[1].forward = model[0].forward
+            model(x)
+        monkeypatch.setattr(_learning.RepeatedCalls, "run", lambda *_: None)
+        del model[1].forward
+        with regard.capture(model) as expected:
+            model(x)
+            model[1].forward = model[0].forward
+            model(x)
+    same(maps, expected)
+    assert [len(found.calls) for found in maps.values()] == [len(found.calls) for found in expected.values()]
+
+
+class OfArgument(Attention):
+    def forward(self, x, past_key_values=None, *, kv_cache=None):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, 4)).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+
+class Assigned(Attention):
+    def forward(self, x, past_key_values=None, *, kv_cache=None):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, 4)).permute(2, 0, 3, 1, 4)
+        past_key_values = past_key_values or kv_cache
+        past_key_values = past_key_values and Cache(past_key_values.length + 1)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+
+class Cache:
+    def __init__(self, length):
+        self.length = length
+
+    def get_seq_length(self):
+        return self.length
+
+
+@pytest.mark.parametrize("kind", [OfArgument, Assigned])
+def test_caches_are_found_in_arguments_and_in_variables(kind, x):
+    model, tokens = kind().eval(), x.shape[1]
+    calls = [
+        lambda: model(x),
+        lambda: model(x, Cache(tokens + 3)),
+        lambda: model(x, past_key_values=Cache(tokens + 4)),
+        lambda: model(x, kv_cache=Cache(tokens + 5)),
+        lambda: model(x, None, kv_cache=Cache(tokens + 6)),
+    ]
+    for _ in range(3):
+        with torch.no_grad(), regard.capture(model) as maps:
+            for call in calls:
+                call()
+    lengths = [record.positions.length for record in maps.records]
+    more = kind is Assigned
+    assert lengths == [tokens, *(tokens + n + more for n in (3, 4, 5, 6))]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Overviews of long maps: equal to the dense map, whatever hides or changes keys."""
 
+import functools
 import json
 import math
 
@@ -372,6 +373,39 @@ def test_reduce_by_rows_and_at_once(monkeypatch):
     ):
         with pytest.raises(TypeError, match="reduce must be a function of"), regard.capture(model, reduce=wrong):
             model(torch.randn(1, 5, 16))
+
+
+def test_a_map_that_almost_fills_the_budget_is_built_in_smaller_chunks():
+    model, x = Long(), torch.randn(1, 3000, 16)
+    size = 4 * 2 * 3000**2
+    with torch.no_grad(), regard.capture(model, budget=size + 24 * 2**20) as maps:
+        model(x)
+    assert maps[0].shape == (1, 2, 3000, 3000)
+    assert maps[0].agrees
+    capture = regard.capture(model, budget=size + 23 * 2**20)
+    with torch.no_grad(), pytest.warns(UserWarning, match="dropped"), capture as maps:
+        model(x)
+    assert "and 24 MiB while it is computed" in maps.missed[0].reason
+
+
+def test_rows_are_folded_within_the_budget():
+    """Of the largest chunks, two or three would be in memory at once, more than a small budget allows."""
+    model, x = Long(), torch.randn(1, 2000, 16)
+    bytes_of_row = 4 * 2 * 2000
+    for budget, least in (("30MiB", 30 * 2**20 // 3 // bytes_of_row), (0, 8 * 2**20 // bytes_of_row), (None, 2000)):
+        seen = []
+
+        def received(total, weights, rows, *, seen):
+            seen.append(rows.stop - rows.start)
+            return weights.sum(-2) if total is None else total + weights.sum(-2)
+
+        with (
+            torch.no_grad(),
+            regard.capture(model, reduce=functools.partial(received, seen=seen), budget=budget) as maps,
+        ):
+            model(x)
+        assert (max(seen), sum(seen)) == (min(least, 2000), 2000)
+        torch.testing.assert_close(maps[0].reduced.sum(-1), torch.full((1, 2), 2000.0), rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize(

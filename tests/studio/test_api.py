@@ -315,8 +315,15 @@ def test_the_example_comes_last_with_its_images(example, trained):
     page = client.get("/api/runs/example/images?source=shipped").json()
     assert [(each["label"], each["index"]) for each in page["samples"]] == [("cat", 0)]
     header, arrays = payload(client.get("/api/runs/example/images/shipped/0/attention"))
-    assert header["meta"]["studio"]["label"] == "cat"
     assert arrays["image"].shape[:2] == (28, 28)
+    # A cat is none of its classes: the network is not wrong about it, and its own images come first.
+    assert header["meta"]["studio"]["label"] is None
+    assert list(client.get("/api/runs/example").json()["samples"]) == ["test", "shipped"]
+    (example / "images" / "cat-1.png").rename(example / "images" / "Sneaker-1.png")
+    client = TestClient(create_app(trained, example=example), base_url="http://127.0.0.1")
+    header, _ = payload(client.get("/api/runs/example/images/shipped/0/attention"))
+    assert header["meta"]["studio"]["label"] == "Sneaker"
+    assert list(client.get("/api/runs/example").json()["samples"]) == ["shipped", "test"]
 
 
 def test_the_example_that_comes_with_the_package_shows_something_at_once(tmp_path):

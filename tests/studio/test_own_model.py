@@ -29,12 +29,34 @@ CODE = """
             self.head = nn.Linear(16, 256)
 
         def forward(self, letters):
+            ahead = nn.Transformer.generate_square_subsequent_mask(letters.shape[1])
+            return self.head(self.layer(self.embed(letters), ahead))
+
+    class Encoder(Reader):
+        def forward(self, letters):
+            return self.layer(self.embed(letters))
+
+    class Masked(Reader):
+        def forward(self, letters):
             return self.head(self.layer(self.embed(letters)))
+
+    class Tagger(Reader):
+        def forward(self, letters):
+            return super().forward(letters)[..., :7]
 
     def text_model():
         def read(text):
             return torch.tensor([list(text.encode())]), list(text)
         return Reader(), read
+
+    def encoder():
+        return Encoder(), text_model()[1]
+
+    def masked():
+        return Masked(), text_model()[1]
+
+    def tagger():
+        return Tagger(), text_model()[1]
 
     def image_model():
         torch.manual_seed(0)
@@ -77,6 +99,14 @@ def test_a_text_is_read_and_answered(file, client_of, tmp_path):
     (note,) = (note for note in unnamed["meta"]["notes"] if "token names are not shown" in note)
     assert re.search(r"\b1\b.*\b2\b", note)
     assert client.get("/api/model/maps").status_code == 409
+
+
+@pytest.mark.parametrize("name", ["encoder", "masked", "tagger"])
+def test_rows_that_do_not_score_the_next_token_are_no_guesses(file, client_of, tmp_path, name):
+    """States of an encoder were shown as the chances of tokens; so were the scores of a tagger and of a masked model."""
+    client = client_of(tmp_path, model=open_model(f"{file}:{name}"))
+    shown = header(client.post("/api/model/text", json={"text": "look here"}))
+    assert "guesses" not in shown["meta"]["studio"]
 
 
 def test_an_image_is_read_and_answered(file, client_of, tmp_path):
@@ -148,7 +178,8 @@ class LanguageModel(torch.nn.Module):
         self.layer = torch.nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
 
     def forward(self, input_ids):
-        return SimpleNamespace(logits=self.layer(self.embed(input_ids)) @ self.embed.weight.T)
+        ahead = torch.nn.Transformer.generate_square_subsequent_mask(input_ids.shape[1])
+        return SimpleNamespace(logits=self.layer(self.embed(input_ids), ahead) @ self.embed.weight.T)
 
 
 def test_a_tokenizer_names_tokens_and_guesses(client_of, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 import uvicorn
 
 from regard.cli import main
+from regard.cli._studio import leave_threads
+from regard.data.own_images._workers import pool
 from regard.studio import serve
 from regard.studio._serve import PORT, address_of, listen, warm_up
 
@@ -130,6 +133,25 @@ def test_the_command_serves_until_it_is_stopped(trained):
             rest = process.communicate(timeout=60)[0]
     assert process.returncode in (0, 130)
     assert "Traceback" not in rest
+
+
+def test_threads_that_wait_for_the_next_images_are_no_request(tmp_path, monkeypatch, capfd):
+    """Where a run has images of the user's own, every Ctrl-C took two seconds and named a request that there was not."""
+
+    def exited(code):
+        raise AssertionError("the program was ended")
+
+    monkeypatch.setattr(os, "_exit", exited)
+    pool(1).submit(threading.current_thread).result()
+    started = time.monotonic()
+    leave_threads(seconds=1.0)
+    assert time.monotonic() - started < 1
+    assert "still being answered" not in capfd.readouterr().err
+    hangs = threading.Event()
+    threading.Thread(target=hangs.wait, name="AnyIO worker thread").start()
+    with pytest.raises(AssertionError, match="was ended"):
+        leave_threads(seconds=0.01)
+    hangs.set()
 
 
 def test_the_page_that_opens_is_made_before_somebody_asks(monkeypatch):

@@ -168,6 +168,30 @@ def test_steps_of_a_generation_have_their_place_in_the_text(unread):
         regard.show(maps, tokens=words[:16])
 
 
+def test_a_generation_is_shown_as_a_whole():
+    """Not its latest step alone; calls that do not continue each other are not put together."""
+    calls, steps = [], [(0, 40), (40, 1), (41, 1)]
+    for first, count in steps:
+        place = Positions(first, count, 0, first + count, first + count, cached=True)
+        [call] = long_map("attn", count, first + count, place).calls
+        call.overview.mass.fill_(call.overview.cell[0] / call.overview.mass.shape[3])
+        call.overview.per_key.received.fill_(count / (first + count))
+        calls.append(call)
+    words = [f"w{n}" for n in range(43)]
+    shown = regard.show(Maps([Map("attn", calls)]), tokens=words)
+    [about] = shown.payload.meta["layers"]
+    assert (about["queries"], about["keys"], about["first"], about["cell"]) == (42, 42, [0, 0], [5, 5])
+    assert (about["calls"], about["joined"], about["asks"]) == (3, True, "text")
+    assert shown.payload.meta["tokens"]["text"] == words[:42]
+    mass = shown.payload.arrays["mass0"].values
+    first = torch.tensor([1 / 8] * 8 + [(5 / 41 + 5 / 42) / 2])
+    torch.testing.assert_close(mass[:, :, 0], first.expand(2, -1), rtol=0.01, atol=0)
+    received = shown.payload.arrays["received0"].values
+    torch.testing.assert_close(received[:, -1], torch.tensor([1 / 42] * 2), rtol=0.01, atol=0)
+    [about] = regard.show(Maps([Map("attn", [calls[0], calls[2]])])).payload.meta["layers"]
+    assert (about["queries"], about["calls"], about["joined"]) == (1, 2, False)
+
+
 @pytest.mark.parametrize("sample", [True, "0", 0.0, None])
 def test_a_sample_that_is_no_number_is_refused(sample, user_errors):
     with pytest.raises(TypeError, match="sample must be a whole number, got"):

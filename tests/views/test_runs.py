@@ -10,7 +10,7 @@ import torch
 
 import regard
 from regard.training import shut_down
-from regard.views import run_views
+from regard.views import _story, run_views
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,31 @@ def test_layers_with_merged_tokens_are_shown_on_their_own_grids(trained):
         assert [layer["query_grid"] for layer in meta["layers"]] == [[n, n] for n in sizes]
         assert any("ignore content" in note for note in meta["notes"]) == (attention == "gaussian")
         assert meta["rollout"]
+
+
+@pytest.mark.parametrize("limit", ["LARGE", "LARGEST"])
+def test_maps_that_are_too_large_for_a_page_are_left_out_and_named(trained, monkeypatch, limit):
+    """The page of a run warned in terms of capture and show, which its reader never called, or showed no maps at all."""
+    recipe = regard.recipes.get("cifar10-transformer").smoke()
+    network = replace(recipe.network, attention="content", init="normal", head_dim=None, merge=(1,))
+    run = trained(replace(recipe, name=f"too-{limit}", network=network))
+    first, last = run_views(run)["image"].meta["layers"]  # 196 and 49 tokens
+    for name in ("LARGE", limit):
+        monkeypatch.setattr(f"regard.views._sheets.{name}", len(first["heads"]) * 100**2)
+    meta = run_views(run)["image"].meta  # a warning would be an error
+    assert [layer["name"] for layer in meta["layers"]] == [last["name"]]
+    assert not meta["rollout"]
+    assert any(first["name"] in note and "too large for a page" in note for note in meta["notes"])
+    source = _story._Source(run)
+    assert _story._three_lines(source, source) is None  # the example is shown instead
+    monkeypatch.setattr("regard.views._story.MOST_WEIGHTS", 100)
+    assert [layer["name"] for layer in _story._images(source)["maps0"].meta["layers"]] == [last["name"]]
+
+
+def test_maps_that_do_not_fit_into_memory_are_no_warning_of_a_run(trained, monkeypatch):
+    run = trained(replace(regard.recipes.get("fashion-gaussian").smoke(), name="no-room"))
+    monkeypatch.setattr("regard.maps._storage.Storage.take", lambda *sizes, **what: "the budget has no room")
+    assert "image" not in run_views(run)
 
 
 def test_the_report_s_picture_says_the_grid_of_each_layer_where_they_differ():

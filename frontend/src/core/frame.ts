@@ -35,7 +35,7 @@ export function Frame({ name, title, subtitle = "", host, keys = [], controls, f
 
   const save = async (kind: "png" | "svg") => {
     try {
-      const content = await (kind === "png" ? toPng : toSvg)(pictures, title, subtitle, theme);
+      const content = await { png: toPng, svg: toSvg }[kind](pictures, title, subtitle, theme);
       host.save(`${name}.${kind}`, content);
       setProblem("");
     } catch (error) {

@@ -103,19 +103,21 @@ export interface Box {
 export const LEFT = 62;
 export const CURVE = 58;
 const GAP = 10;
+const LEGEND = 34;
 
-/** The layout of the map and its curves: received mass below, entropy at the right. */
-export function boxesOf(size: Size): { map: Box; received: Box; entropy: Box } {
-  const side = Math.max(40, Math.min(size.width - LEFT - CURVE - GAP - 4, size.height - CURVE - GAP - 44));
+/** The layout of the map and its curves: received mass below, entropy at the right, and the legend of the colors at the bottom. */
+export function boxesOf(size: Size): { map: Box; received: Box; entropy: Box; legend: { x: number; y: number; width: number } } {
+  const side = Math.max(40, Math.min(size.width - LEFT - CURVE - GAP - 4, size.height - CURVE - GAP - 44 - LEGEND));
   const map = { x: LEFT, y: 18, width: side, height: side };
   return {
     map,
     received: { x: LEFT, y: map.y + side + GAP, width: side, height: CURVE },
     entropy: { x: LEFT + side + GAP, y: map.y, width: CURVE, height: side },
+    legend: { x: LEFT, y: map.y + side + GAP + CURVE + 24, width: Math.min(200, side / 2) },
   };
 }
 
-export const longHeight = (width: number): number => Math.min(760, width - CURVE - LEFT + CURVE + 50);
+export const longHeight = (width: number): number => Math.min(760, width - CURVE - LEFT + CURVE + 50) + LEGEND;
 
 /** Values over the tokens. `count` is the length of all tokens in bins: fractional where the last bin is partly filled. */
 export interface Curve {

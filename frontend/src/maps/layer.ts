@@ -15,6 +15,8 @@ export interface LayerAbout {
   against: string;
   kind: string;
   kernel: string | null;
+  /** What the keys are: "samples" are keys that differ from query to query. */
+  over?: "tokens" | "channels" | "samples";
   calls: number;
   joined: boolean;
   /** How many of the last rows were generated one by one. */
@@ -31,6 +33,9 @@ export interface LayerAbout {
   /** The pattern of each head. */
   patterns?: string[];
 }
+
+/** What queries and keys of a map are called; in XCiT they are channels. */
+export const thing = ({ over }: Pick<LayerAbout, "over">): "token" | "channel" => (over === "channels" ? "channel" : "token");
 
 export type Statistics = Record<"structure" | "surprise" | "entropy" | "distance" | "locality", (number | null)[]>;
 

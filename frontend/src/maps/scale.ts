@@ -94,14 +94,14 @@ export function largestOf(values: Float32Array): number {
   return most;
 }
 
-/** Marks of a legend: the position, and the share of attention there for a query that sees n keys. */
+/** Marks of a legend: the position, and the share of attention there for a query that sees n keys. Where there are negative numbers, as in a difference, none of them is uniform attention. */
 export function ticks({ scale, top, signed }: Shading, n: number, most: number): { at: number; text: string }[] {
   if (scale === "row") return [{ at: 0, text: "0" }, { at: 1, text: "largest of the row" }];
-  const shares = scale === "uniform" ? [0, 1 / n, ...[0.1, 0.5, 1].filter((share) => share > 1.8 / n)] : [0, most];
-  const place = (share: number) => (scale === "uniform" ? position(share * n, top) : share / (most || 1));
-  const found = shares.map((share, i) => ({ at: place(share), text: scale === "uniform" && i === 1 ? `${percent(share)} = uniform` : share ? percent(share) : "0" }));
+  const shares = scale === "uniform" ? [0, 1 / n, ...[0.1, 0.5, 1].filter((share) => share > 1.8 / n)] : scale === "root" ? [0, most / 4, most] : [0, most];
+  const place = (share: number) => (scale === "uniform" ? position(share * n, top) : scale === "root" ? Math.sqrt(share / (most || 1)) : share / (most || 1));
+  const found = shares.map((share, i) => ({ at: place(share), text: scale === "uniform" && i === 1 && !signed ? `${percent(share)} = uniform` : share ? percent(share) : "0" }));
   if (!signed) return found;
-  return [...found.slice(1).reverse().map(({ at, text }) => ({ at: -at, text: `−${text}` })), ...found].filter(({ text }) => !text.startsWith("−") || !text.endsWith("uniform"));
+  return [...found.slice(1).reverse().map(({ at, text }) => ({ at: -at, text: `−${text}` })), ...found];
 }
 
 export interface LegendPlace {
@@ -124,8 +124,8 @@ export function drawLegend(pen: Pen, theme: Theme, shading: Shading, n: number, 
   pen.textBaseline = "top";
   const taken: [number, number][] = [];
   const marks = ticks(shading, n, most).map((mark) => ({ ...mark, at: shading.signed ? (mark.at + 1) / 2 : mark.at }));
-  // The marks for uniform attention and for the ends come first; others fill the remaining room.
-  const rank = ({ at, text }: { at: number; text: string }) => (text.endsWith("uniform") ? 0 : at > 0.99 ? 1 : at < 0.01 ? 2 : 3);
+  // The marks for uniform attention (or for zero, between negative and positive) and for the ends come first; others fill the remaining room.
+  const rank = ({ at, text }: { at: number; text: string }) => (text.endsWith("uniform") || (shading.signed && text === "0") ? 0 : at > 0.99 ? 1 : at < 0.01 ? 2 : 3);
   pen.textAlign = "left";
   for (const { at, text } of [...marks].sort((a, b) => rank(a) - rank(b))) {
     const wide = pen.measureText(text).width;

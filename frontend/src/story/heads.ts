@@ -5,7 +5,7 @@ import { Picture } from "../core/canvas";
 import { Play, Slider, useFrames } from "../core/controls";
 import type { Payload } from "../core/payload";
 import { useTheme } from "../core/theme";
-import { percent } from "../maps/layer";
+import { percent, shortNames } from "../maps/layer";
 import { drawPanel, panelHeight } from "../views/heads/draw";
 import { type HeadsMeta, Moments } from "../views/heads/moments";
 import { likelyScale, rangesOf } from "../views/heads/range";
@@ -40,10 +40,11 @@ export function HeadsScene({ payload }: { payload: Payload<HeadsMeta> }): VNode 
   };
   const time = timeAt(share);
   const layers = meta.layers.slice(0, MOST_LAYERS);
+  const names = shortNames(meta.layers.map((layer) => layer.name));
   const colors = Array.from({ length: Math.max(...layers.map((layer) => layer.heads)) }, (_, head) => headColor(head, theme.mode === "light"));
   return html`<div ref=${place} class="rg-stage" data-playing=${playing} data-share=${share.toFixed(2)}>
     <div class="rg-six" style=${{ "--rg-count": Math.min(3, layers.length), "--rg-small": layers.length % 2 ? Math.min(3, layers.length) : 2 }}>
-      ${layers.map((layer, l) => html`<${Picture} key=${l} draw=${drawPanel({ moments, layer: l, title: `layer ${l + 1}`, sized: false, time, range: ranges[l], kernel: layer.axes === 2 ? 3 : 0, trails: true, active: null, locked: false, colors })} height=${panelHeight(ranges[l], layer.axes, layer.heads)} label=${`where the ${layer.heads} heads of layer ${l + 1} look`} />`)}
+      ${layers.map((layer, l) => html`<${Picture} key=${l} draw=${drawPanel({ moments, layer: l, title: `layer ${names[l]}`, sized: false, time, range: ranges[l], kernel: layer.axes === 2 ? 3 : 0, trails: true, active: null, locked: false, colors })} height=${panelHeight(ranges[l], layer.axes, layer.heads)} label=${`where the ${layer.heads} heads of layer ${names[l]} look`} />`)}
     </div>
     <div class="rg-run">
       <${Play} playing=${playing} onToggle=${play} />

@@ -5,7 +5,7 @@ import { type Draw, Picture, type Size } from "../core/canvas";
 import { Slider, useId } from "../core/controls";
 import type { Host } from "../core/host";
 import type { Payload } from "../core/payload";
-import { type Layer, layersOf, percent } from "../maps/layer";
+import { type Layer, layersOf, percent, shortNames } from "../maps/layer";
 import { cellOf, centerOf, type ImageAbout, type Query, queryIn } from "../maps/place";
 import { headContours, type Loop } from "./contours";
 import { enlarged, squareOf } from "./enlarge";
@@ -49,6 +49,7 @@ export function PhotoScene({ payload, host }: { payload: Payload<StoryMeta>; hos
   const [busy, setBusy] = useState("");
   const maps = useMemo(() => own?.answer ?? partOf(payload, hasPart(payload, `${start}maps${which}`) ? `${start}maps${which}` : `${start}maps0`), [payload, start, which, own]);
   const layers = useMemo(() => layersOf<ImageAbout>(maps), [maps]);
+  const names = useMemo(() => shortNames(layers.map((one) => one.about.name)), [layers]);
   // Open on a middle layer: heads of the first layers look near, those of the last far away.
   const [chosen, setChosen] = useState<number | null>(null);
   const at = Math.min(layers.length - 1, chosen ?? Math.floor(layers.length / 3));
@@ -87,7 +88,7 @@ export function PhotoScene({ payload, host }: { payload: Payload<StoryMeta>; hos
       <ul class="rg-chips" aria-label="heads">
         ${Array.from({ length: heads }, (_, head) => html`<li key=${head}><button type="button" aria-pressed=${held === head} style=${{ "--rg-chip": NINE[head] }} onClick=${() => setHeld(held === head ? null : head)} onPointerEnter=${() => setOver(head)} onPointerLeave=${() => setOver(null)} onFocus=${() => setOver(head)} onBlur=${() => setOver(null)}>head ${layer.about.heads[head]}</button></li>`)}
       </ul>
-      ${layers.length > 1 ? html`<${Slider} label="layer" value=${at + 1} min=${1} max=${layers.length} text=${`${at + 1} of ${layers.length}`} onInput=${(to: number) => setChosen(to - 1)} />` : null}
+      ${layers.length > 1 ? html`<${Slider} label="layer" value=${at} min=${0} max=${layers.length - 1} text=${names[at]} onInput=${setChosen} />` : null}
       <div class="rg-strip" role="group" aria-label="photos">
         ${groups.map(({ images: each }, g) => html`${groups.length > 1 ? html`<span class="rg-group">${g ? "examples" : "your run"}</span>` : null}${each.meta.samples.map((sample, i) => html`<${Thumbnail} key=${`${g} ${i}`} picture=${pictures[g](i, THUMBNAIL)} label=${sample.label ?? `image ${i + 1}`} on=${!own && g === group && i === which} onPick=${() => (setGroup(g), setWhich(i), setOwn(null))} />`)}`)}
         ${own ? html`<${Thumbnail} picture=${own.picture} label=${own.name} on onPick=${() => {}} />` : null}

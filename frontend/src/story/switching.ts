@@ -35,12 +35,12 @@ export function SwitchScene({ payload, text, onText }: { payload: Payload<TextMe
       <div class="rg-layers" style=${{ "--rg-heads": network.settings.heads }}>
         ${network.layers.map(
           (name, l) => html`<div class="rg-layer" key=${name}>
-            <button type="button" class="rg-all" aria-pressed=${allOff(name)} onClick=${() => layer(name)}>layer ${l + 1} <small>${allOff(name) ? "off" : "all"}</small></button>
+            <button type="button" class="rg-all" aria-pressed=${allOff(name)} onClick=${() => layer(name)}>layer ${l} <small>${allOff(name) ? "off" : "all"}</small></button>
             ${Array.from({ length: network.settings.heads }, (_, head) => {
               const id = `${name} ${head}`;
-              return html`<button type="button" class="rg-head" key=${head} aria-pressed=${off.has(id)} aria-label=${`head ${head + 1} without it ${letter(best.token)}: ${percent(alone.get(id)!)}, layer ${l + 1}, ${off.has(id) ? "off" : "on"}`} onClick=${() => swap(id)}>
+              return html`<button type="button" class="rg-head" key=${head} aria-pressed=${off.has(id)} aria-label=${`head ${head} without it ${letter(best.token)}: ${percent(alone.get(id)!)}, layer ${l}, ${off.has(id) ? "off" : "on"}`} onClick=${() => swap(id)}>
                 <${Picture} draw=${drawMap(whole.maps[l], head, off.has(id))} height=${(width: number) => width} label="" />
-                <span>head ${head + 1}</span> <small>without it ${letter(best.token)}: ${percent(alone.get(id)!)}</small>
+                <span>head ${head}</span> <small>without it ${letter(best.token)}: ${percent(alone.get(id)!)}</small>
               </button>`;
             })}
           </div>`,

@@ -23,7 +23,7 @@ export function chosenOf(text: string | null, sources: Source[], mine: number): 
 }
 
 export function ImageTab({ run, step, runs }: { run: RunDetail; step: number | null; runs: RunSummary[] }): VNode {
-  const sources = (["shipped", "test"] as Source[]).filter((source) => run.samples[source]);
+  const sources = (Object.keys(run.samples) as Source[]).filter((source) => run.samples[source]);
   const [sample, setSample] = useChoice("sample");
   const [versus, setVersus] = useChoice("minus");
   const other = otherOf(versus, run);

@@ -8,12 +8,12 @@ import type { Key } from "../core/keys";
 import { recalled, remember } from "../core/memory";
 import { slice } from "../core/payload";
 import { type Theme, useTheme } from "../core/theme";
-import { Atlas, type AtlasRow, makeStrip, type Strip } from "../maps/atlas";
+import { Atlas, type AtlasRow, fitted, makeStrip, type Strip } from "../maps/atlas";
 import { boxesOf, type Box, brightness, type Cells, cellsOf, type Curve, drawCells, drawCurve, everything, largestIn, longHeight, type Measure, pooled, valueAt, type Window, within, zoomedAt } from "../maps/cells";
-import { type LayerAbout, percent, shortNames } from "../maps/layer";
+import { type LayerAbout, percent, shortNames, thing } from "../maps/layer";
 import { type Hit, hits, type Lists, nameAt, type Named, type Side, sideOf } from "../maps/naming";
 import { Residuals } from "../maps/residuals";
-import { colorsOf } from "../maps/scale";
+import { colorsOf, drawLegend } from "../maps/scale";
 import type { ViewProps } from "./index";
 
 interface LongAbout extends LayerAbout, Named {
@@ -104,7 +104,7 @@ export function LongView({ payload, host }: ViewProps): VNode {
   `;
   return html`<${Frame}
     name="long"
-    title="Attention over a long text"
+    title=${about.over === "channels" ? "Attention over channels" : "Attention over a long text"}
     subtitle=${describe(about, shown.head, cells, measure, over, received, entropy, tokens) + (opened ? ` · ${meta.opening.why}` : "")}
     host=${host}
     keys=${keys}
@@ -144,6 +144,7 @@ function Main({ about, cells, measure, received, entropy, full, tokens, found, v
     drawCurve(pen, theme, entropy, view.y, view.share, boxes.entropy, false, Math.log(Math.max(2, about.keys)));
     marks(pen, theme, boxes, view, found, about);
     labels(pen, theme, boxes, view, about, tokens, Boolean(full));
+    legend(pen, theme, boxes, measure, most);
     if (over) cross(pen, theme, boxes.map, view, over);
   };
   const placeAt = (x: number, y: number, size: Size): Place | null => {
@@ -220,24 +221,46 @@ function labels(pen: Parameters<Draw>[0], theme: Theme, { map, received, entropy
     const number = Math.min(side.count - 1, Math.floor(share * side.count));
     return view.share * side.count < 400 ? nameAt(side, number, 8) : (side.first + number).toLocaleString("en");
   };
-  let [above, before] = ["", ""];
-  for (let i = 0; i <= 4; i++) {
-    const part = i / 4;
-    pen.textAlign = "right";
-    const said = name(view.y + part * view.share, asks);
+  const parts = [0, 0.25, 0.5, 0.75, 1];
+  let above = "";
+  pen.textAlign = "right";
+  for (const part of parts) {
+    const said = fitted(pen, name(view.y + part * view.share, asks), map.x - 8);
     if (said !== above) pen.fillText(said, map.x - 5, map.y + part * map.height); // few queries have fewer labels
     above = said;
-    pen.textAlign = i === 0 ? "left" : i === 4 ? "right" : "center";
-    const read = name(view.x + part * view.share, reads);
-    if (read !== before) pen.fillText(read, map.x + part * map.width, received.y + received.height + 9);
-    before = read;
   }
+  const reading = parts.map((part) => name(view.x + part * view.share, reads));
+  pen.textAlign = "left";
+  for (const [left, text] of besideEachOther(pen, reading, map)) pen.fillText(text, left, received.y + received.height + 9);
   pen.textAlign = "left";
   pen.fillText("keys →  queries ↓", map.x, 9);
   pen.fillStyle = theme.ink;
   pen.fillText(full ? "weights of the row, token by token" : "mass received by each key", received.x + 4, received.y + 8);
   pen.textAlign = "center";
   pen.fillText("entropy", entropy.x + entropy.width / 2, 9);
+}
+
+/** Labels at equal distances below a map, with their left edges. The ends come first; others that would lie on them are left out. */
+export function besideEachOther(pen: Pick<Parameters<Draw>[0], "measureText">, names: string[], { x, width }: Pick<Box, "x" | "width">): [number, string][] {
+  const last = names.length - 1;
+  const taken: { left: number; right: number; text: string }[] = [];
+  for (const i of [0, last, ...names.map((_, at) => at).slice(1, -1).sort((a, b) => Math.abs(a - last / 2) - Math.abs(b - last / 2))]) {
+    const text = fitted(pen as Parameters<Draw>[0], names[i], width / 2 - 6);
+    const wide = pen.measureText(text).width;
+    const left = Math.min(x + width - wide, Math.max(x, x + (width * i) / last - wide / 2));
+    const free = taken.every((one) => (left > one.right + 6 || left + wide < one.left - 6) && one.text !== text);
+    if (free) taken.push({ left, right: left + wide, text });
+  }
+  return taken.map(({ left, text }) => [left, text]);
+}
+
+function legend(pen: Parameters<Draw>[0], theme: Theme, { legend: place, map }: Boxes, measure: Measure, most: number): void {
+  drawLegend(pen, theme, { scale: "root", top: 1, signed: false }, 1, most, place);
+  pen.fillStyle = theme.muted;
+  pen.textAlign = "left";
+  pen.textBaseline = "middle";
+  const [left, said] = [place.x + place.width + 10, measure === "mass" ? "of each query, in a cell" : "largest weight in a cell"];
+  pen.fillText(fitted(pen, said, map.x + map.width + 60 - left), left, place.y + 4);
 }
 
 function marks(pen: Parameters<Draw>[0], theme: Theme, { map }: Boxes, view: Window, found: Hit[], about: LongAbout): void {
@@ -296,7 +319,10 @@ export function binSize(share: number, count: number, bin: number): number {
 export const amount = (x: number): string => (x >= 0.1 || x === 0 ? x.toFixed(2) : x.toPrecision(2));
 
 function describe(about: LongAbout, head: number, cells: Cells, measure: Measure, over: Place | null, received: Curve, entropy: Curve, tokens: Lists): string {
-  const start = `${about.name} · head ${about.heads[head]} · ${about.keys.toLocaleString("en")} tokens in cells of ${about.cell[1]}`;
+  const [queries, keys] = [about.queries.toLocaleString("en"), about.keys.toLocaleString("en")];
+  const square = about.queries === about.keys && about.cell[0] === about.cell[1];
+  const size = square ? `${keys} ${thing(about)}s in cells of ${about.cell[1]}` : `${queries} queries × ${keys} keys in cells of ${about.cell[0]} × ${about.cell[1]}`;
+  const start = `${about.name} · head ${about.heads[head]} · ${size}`;
   if (!over) return start;
   const each = valueAt(received, over.k) / binSize(over.k, about.keys, about.bin[1]);
   return `${start} · ${tipText(about, cells, measure, over, tokens)} · keys there receive ${amount(each)} on average · entropy ${valueAt(entropy, over.q).toFixed(2)}`;

@@ -11,7 +11,7 @@ import { type Theme, useTheme } from "../core/theme";
 import { Atlas, type AtlasRow, makeStrip, type Strip } from "../maps/atlas";
 import { arcHeight, drawArcs, type HeadArcs, tokenAt } from "../maps/arcs";
 import { type Cell, cellAt, box, drawHeat, heatHeight, inside, isPooled, painter, spanView, type Viewport, whole, zoomed } from "../maps/heat";
-import { type Choice, fitChoice, type Layer, type LayerAbout, layersOf, mostVisible, headNumbers, type Opening, type Order, ORDERS, patternOptions, percent, sortedHeads, shortNames, type Which } from "../maps/layer";
+import { type Choice, fitChoice, type Layer, type LayerAbout, layersOf, mostVisible, headNumbers, type Opening, type Order, ORDERS, patternOptions, percent, sortedHeads, shortNames, thing, type Which } from "../maps/layer";
 import { Legend } from "../maps/legend";
 import { sizeText } from "../maps/place";
 import { Residuals } from "../maps/residuals";
@@ -40,6 +40,11 @@ interface Meta {
 const THUMBNAIL = 48;
 const SCALES: [Scale, string][] = [["uniform", "relative to uniform attention"], ["map", "relative to the map's largest"], ["row", "relative to the row's largest"], ["root", "square root, for faint weights"]];
 const AXES: Record<string, string> = { source: "read", target: "written" };
+const OVER: Record<"tokens" | "channels" | "samples", Partial<Record<"queries" | "keys", string>>> = {
+  tokens: {},
+  channels: { queries: "query channels", keys: "key channels" },
+  samples: { keys: "each query's own keys" },
+};
 
 export function TokensView({ payload, host }: ViewProps): VNode {
   const meta = payload.meta as Meta;
@@ -157,7 +162,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
 
   const rows: AtlasRow[] = layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: sortedHeads(one.about, order, structured, pattern), warn: !one.about.agrees }));
   // With patches of several sizes, the name of a patch needs the size of its grid.
-  const axis = (name: string, list: string | null, { grid }: TokenAbout) => AXES[list ?? ""] ?? (list && grid && Object.keys(meta.tokens).length > 1 ? `${name} on ${sizeText(grid)}` : name);
+  const axis = (name: "queries" | "keys", list: string | null, { grid, over }: TokenAbout) => OVER[over ?? "tokens"][name] ?? AXES[list ?? ""] ?? (list && grid && Object.keys(meta.tokens).length > 1 ? `${name} on ${sizeText(grid)}` : name);
   const axes: [string, string] = [axis("queries", layer.about.asks, layer.about), axis("keys", read.about.reads, read.about)];
   const shading: Shading = { scale, top: useMemo(() => mostVisible(layers), [layers]), signed: meta.layers.some((about) => about.signed) };
   const opened = meta.opening && locked.layer === meta.opening.layer && locked.which === meta.opening.head && !hovered && !over && pinned === null;
@@ -179,7 +184,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
   `;
   return html`<${Frame}
     name="tokens"
-    title="Token attention"
+    title=${layer.about.over === "channels" ? "Channel attention" : "Token attention"}
     subtitle=${other ? compared : describe(layer, shown, table, over, pinned, hide, span, together ? on.length : 0) + (complete ? (opened ? ` · ${meta.opening!.why}` : "") : " · loading the other heads …")}
     host=${host}
     keys=${keys}
@@ -189,7 +194,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     ${all && mode === "arcs" && layers[locked.layer].heads > 1 ? html`<${Legend} names=${layers[locked.layer].about.heads.map(String)} off=${off} onChange=${setOff} />` : null}
     <div class=${single || other ? "" : "rg-beside"}>
       ${single ? null : html`<${TokenAtlas} payload=${payload} layers=${layers} rows=${rows} hide=${hide} shading=${shading} pooling=${pooling} labels=${labels} picked=${locked} second=${other && typeof other.which === "number" ? { layer: other.layer, head: other.which } : null} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }, to: boolean) => (to && at.head !== null ? setBeside(spelled({ layer: at.layer, which: at.head })) : choose(at.layer, at.head ?? "mean"))} />`}
-      ${other && second ? html`<${TwoHeads} first=${table} second=${second} names=${[headName(layers, shown), headName(layers, other)]} top=${shading.top} signed=${shading.signed} onSay=${setCompared} />` : html`<${Main} mode=${mode} table=${table} heads=${heads} shading=${shading} pooling=${pooling} view=${view} over=${over} pinned=${pinned} axes=${axes} span=${span} onOver=${setOver} onPin=${setPinned} onView=${setView} onSpan=${setSpan} zoom=${zoom} />`}
+      ${other && second ? html`<${TwoHeads} first=${table} second=${second} names=${[headName(layers, shown), headName(layers, other)]} top=${shading.top} signed=${shading.signed} onSay=${setCompared} />` : html`<${Main} mode=${mode} table=${table} heads=${heads} shading=${shading} pooling=${pooling} noun=${thing(layer.about)} view=${view} over=${over} pinned=${pinned} axes=${axes} span=${span} onOver=${setOver} onPin=${setPinned} onView=${setView} onSpan=${setSpan} zoom=${zoom} />`}
     </div>
   <//>` as VNode;
 }
@@ -200,6 +205,7 @@ interface MainProps {
   heads: HeadArcs[] | null;
   shading: Shading;
   pooling: Pooling;
+  noun: string;
   view: Viewport;
   over: Cell | null;
   pinned: number | null;
@@ -212,7 +218,7 @@ interface MainProps {
   zoom: (factor: number, at?: Cell) => void;
 }
 
-function Main({ mode, table, heads, shading, pooling, view, over, pinned, axes, span, onOver, onPin, onView, onSpan, zoom }: MainProps) {
+function Main({ mode, table, heads, shading, pooling, noun, view, over, pinned, axes, span, onOver, onPin, onView, onSpan, zoom }: MainProps) {
   const theme = useTheme();
   const paint = useMemo(() => painter(table, shading, pooling, theme), [table, shading.scale, shading.top, shading.signed, pooling, theme]);
   const safe = { table, view: inside(view, table), over, pinned: pinned !== null && pinned < table.queries.length ? pinned : null, axes, span };
@@ -248,7 +254,7 @@ function Main({ mode, table, heads, shading, pooling, view, over, pinned, axes, 
     class="rg-main"
     draw=${draw}
     height=${mode === "heat" ? heatHeight(table) : arcHeight(table)}
-    label=${`${mode === "heat" ? "heat map" : "arcs"} of ${table.queries.length} × ${table.keys.length} tokens`}
+    label=${`${mode === "heat" ? "heat map" : "arcs"} of ${table.queries.length} × ${table.keys.length} ${noun}s`}
     cursor="crosshair"
     focusable
     tip=${over && over.q >= 0 && over.k >= 0 ? `${table.queries[over.q]} → ${table.keys[over.k]}  ${percent(table.weights[over.q * table.keys.length + over.k])}` : null}
@@ -364,7 +370,7 @@ function describe(layer: Layer<TokenAbout>, shown: Choice, table: Table, over: C
   const quoted = (text: string) => `“${visible(text)}”`;
   if (span) {
     const { mass, uniform, queries, keys } = massOf(table, span);
-    return `${start} · ${spanText(table.queries, span.q)} → ${spanText(table.keys, span.k)}: ${percent(mass)} of the attention of ${queries === 1 ? "one token" : `${queries} tokens`} goes to ${keys === 1 ? "one" : keys} (uniform: ${percent(uniform)})`;
+    return `${start} · ${spanText(table.queries, span.q)} → ${spanText(table.keys, span.k)}: ${percent(mass)} of the attention of ${queries === 1 ? `one ${thing(layer.about)}` : `${queries} ${thing(layer.about)}s`} goes to ${keys === 1 ? "one" : keys} (uniform: ${percent(uniform)})`;
   }
   if (over && over.q >= 0 && over.k >= 0) return `${start} · ${quoted(table.queries[over.q])} → ${quoted(table.keys[over.k])} ${percent(table.weights[over.q * columns + over.k])}`;
   const query = over && over.q >= 0 ? over.q : over ? null : pinned;
@@ -376,7 +382,7 @@ function describe(layer: Layer<TokenAbout>, shown: Choice, table: Table, over: C
   }
   if (over && over.k >= 0) {
     const column = table.queries.map((_, q) => table.weights[q * columns + over.k]);
-    return `${start} · ${quoted(table.keys[over.k])} is looked at by ${top(column, 3).map((q) => `${quoted(table.queries[q])} ${percent(column[q])}`).join(", ") || "no token"}`;
+    return `${start} · ${quoted(table.keys[over.k])} is looked at by ${top(column, 3).map((q) => `${quoted(table.queries[q])} ${percent(column[q])}`).join(", ") || `no ${thing(layer.about)}`}`;
   }
   return start;
 }

@@ -46,7 +46,19 @@ def _facts(run: Run) -> str:
             rows.append(("validation accuracy", f"{summary['validation_accuracy']:.2%}"))
     else:
         rows.append(("state", "not finished"))
-    return table(rows)
+    return table(rows + _measured(run))
+
+
+def _measured(run: Run) -> list[tuple[str, Any]]:
+    """What ``regard evaluate`` measured on the test set, with the step if that is not the last one of training."""
+    found, task = run.evaluation or {}, run.recipe.task
+    step, targets, rows = found.get("step"), found.get("targets"), []
+    where = "" if step == (run.summary or {}).get("steps") else f" at step {step}"
+    for name, words in task.metric_names.items():
+        if isinstance(value := found.get(name), float):
+            count = f" of {targets:,} {task.target_name}" if name == "accuracy" and isinstance(targets, int) else ""
+            rows.append((words, f"{value:.2%}{count}{where}"))
+    return rows
 
 
 def needed_heads(run: Run, samples: int) -> Section | None:

@@ -65,10 +65,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def leave_threads(seconds: float = 2.0) -> None:
-    """End the program even if a request is still running: Python would wait for its thread."""
+    """End the program even if a request is still running: Python would wait for its thread. Threads that read images for a
+    request (``regard-…``) wait for the next one, and end with the program."""
     until = time.monotonic() + seconds
     for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
+        if thread is not threading.current_thread() and not thread.daemon and not thread.name.startswith("regard-"):
             thread.join(max(0.0, until - time.monotonic()))
             if thread.is_alive():
                 print("stopped while a request was still being answered", file=sys.stderr, flush=True)

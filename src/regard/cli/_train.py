@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from regard import recipes
 from regard.cli._option_names import named_as_typed, unboxed_errors
-from regard.support.checks import check_positive
+from regard.support.checks import UnusableInputError, check_positive
 from regard.support.files import check_folder, check_writable
 from regard.training import (
     Recipe,
@@ -18,6 +18,7 @@ from regard.training import (
     evaluate_run,
     is_first_process,
     load_recipe,
+    recipe_summaries,
     shut_down,
     train,
     train_seeds,
@@ -84,7 +85,7 @@ def run(arguments: Sequence[str]) -> int:
         return 2
     rest = [word for word in arguments[1:] if word != "--smoke"]
     smoke = "--smoke" in arguments
-    recipe = load_recipe(names[0]) if is_file(names[0]) else recipes.get(names[0])
+    recipe = load_recipe(names[0]) if is_file(names[0]) else _named(names[0])
     if smoke:
         recipe = parse(recipe, rest)[0].smoke()  # sizes that were not typed adapt to those that were
     original = recipe
@@ -103,6 +104,14 @@ def run(arguments: Sequence[str]) -> int:
 def is_file(name: str) -> bool:
     """Whether this names a recipe of the user's own, ``file.py`` or ``file.py:name``."""
     return name.endswith(".py") or ".py:" in name
+
+
+def _named(name: str) -> Recipe:
+    """One of regard's own recipes."""
+    path = name.replace(".", "/") + ".py"
+    if name not in recipes.names() and Path(path).is_file():
+        raise UnusableInputError(f"there is no recipe {name!r}; for your own file, type regard train {path}")
+    return recipes.get(name)
 
 
 def parse(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, TrainOptions]:
@@ -131,7 +140,11 @@ def parse(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, TrainOption
 def list_recipes(wanted: Sequence[str]) -> int:
     """Print all recipes with the first line of their docstring, or the whole docstring of some."""
     for name in wanted:
-        print(f"{name}\n\n{_plain(recipes.summary(name))}\n")
+        if is_file(name):
+            for own, summary in recipe_summaries(name).items():
+                print(f"{own}\n\n{_plain(summary) or 'its function has no docstring'}\n")
+        else:
+            print(f"{name}\n\n{_plain(recipes.summary(name))}\n")
     if wanted:
         return 0
     from rich.console import Console

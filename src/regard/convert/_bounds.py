@@ -176,6 +176,11 @@ def _may_be_lowered() -> bool:
 
 
 def lost_below(dtype: torch.dtype) -> float:
-    """The largest error of storing a number that underflows: half the smallest positive number of the dtype."""
+    """The largest error of a number that underflows, as a factor or as a result.
+
+    A factor or a result below the smallest normal number may become zero: the instructions of x86 for products in bfloat16
+    do this always, those for float32 and float64 after ``torch.set_flush_denormal(True)``. Float16 is computed in float32,
+    where its smallest numbers are normal, so that only rounding is lost: half of the smallest number.
+    """
     info = torch.finfo(dtype)
-    return info.tiny * info.eps / 2
+    return info.tiny * info.eps / 2 if dtype is torch.float16 else info.tiny

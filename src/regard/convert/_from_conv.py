@@ -294,7 +294,9 @@ class ConvolutionalAttention(nn.Module):
         # padded columns to inputs: either they are not the nearest key, or nothing else is added.
         axis = rules.mix(row) + math.log1p(rules.carried * row.off)
         ours = theirs + self.axes * axis
-        lost = 2 * lost_below(rules.dtype) * (taps + row.scores.numel()) * (1 + norm) * (1 + largest)
+        # Underflow: of factors and products in both sums over taps, and in an average along each axis.
+        terms = 2 * taps + self.axes * row.scores.numel()
+        lost = 2 * lost_below(rules.dtype) * terms * (1 + norm) * (1 + largest)
         bound = leaked + rules.bound(ours, absolute + leaked) + rules.bound(theirs, absolute)
         return min(bound, self._followed_bound(x, rules, bound)) + lost
 

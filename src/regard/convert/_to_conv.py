@@ -34,7 +34,7 @@ from regard.layers import (
     flat_tokens,
     like_input,
 )
-from regard.support.checks import check_grid, check_width, describe
+from regard.support.checks import check_grid, check_width, describe, is_functional, under_autocast
 
 
 def attention_to_conv(
@@ -67,6 +67,8 @@ def attention_to_conv(
         raise TypeError(f"layer cannot be expressed as convolution: {reason}")
     if not isinstance(layer, GaussianAttention):
         raise TypeError(f"layer must be a GaussianAttention, got {describe(layer)}")
+    if any(is_functional(parameter) for parameter in layer.parameters()):
+        raise ValueError("layer must have values, which its kernels depend on, but its parameters are on meta or fake")
     converted = GaussianConvolution(layer, float(tolerance))
     if grid is not None and not all(s.stop > s.start for s in converted.interior(grid)):
         raise ValueError(
@@ -236,6 +238,7 @@ class GaussianConvolution(nn.Module):
         # an error to a value, a weight or a result, which then passes through the later steps.
         terms = sum(row.scores.numel() for kernel in self.kernels for row in kernel.rows)
         terms += self.dim + len(self.kernels) * self.head_dim
+        terms += 0 if self.kernel is None else self.kernel[0].numel()
         lost = 2 * lost_below(rules.dtype) * terms * (1 + self.norms.output) * (1 + self.norms.value * (1 + largest))
         bound = leaked + rules.bound(ours, size + leaked) + rules.bound(theirs, size)
         return min(bound, self._followed_bound(x, rules, bound)) + lost
@@ -312,12 +315,15 @@ class GaussianConvolution(nn.Module):
         """``(batch, *grid, dim)``, ``(batch, dim, *grid)``, or ``(batch, tokens, dim)`` with ``grid``, as the layer."""
         tokens, grid = flat_tokens(x, grid, self.axes, self.dim)
         image = tokens.transpose(1, 2).unflatten(2, grid)  # (batch, dim, *grid)
-        out = self.bias.reshape(-1, *[1] * self.axes)
+        parts = []
         if self.kernel is not None and self.start is not None:
             sizes = [(s, s + k) for s, k in zip(self.start, self.kernel.shape[2:], strict=True)]
-            out = out + CONVOLVE[self.axes](repeat_edge(image, sizes), self.kernel)
+            parts.append(CONVOLVE[self.axes](repeat_edge(image, sizes), self.kernel))
         if self.mix is not None and self.blurs is not None:
-            out = out + torch.einsum("oc,bc...->bo...", self.mix, self._blurred(image))
+            parts.append(torch.einsum("oc,bc...->bo...", self.mix, self._blurred(image)))
+        # In the layer's dtype. Autocast lowers products, but not sums, and no product over a single channel.
+        dtype = torch.get_autocast_dtype(x.device.type) if under_autocast(x) else x.dtype
+        out = (sum(parts[1:], parts[0]) + self.bias.reshape(-1, *[1] * self.axes)).to(dtype)
         return like_input(out.flatten(2).transpose(1, 2), x, grid)
 
     def _blurred(self, image: Tensor) -> Tensor:

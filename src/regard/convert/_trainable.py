@@ -92,7 +92,8 @@ class TrainableConvolutionalAttention(nn.Module):
         with torch.autocast("cpu", enabled=False):
             # One in 10⁹ for the rounding of these numbers themselves.
             found = (1 + 1e-9) * convolution_error(rules, conv, rounded, apart.reshape(self.kernel_size))
-        return found + 2 * lost_below(rules.dtype) * (weight[0].numel() + terms) * (1 + norm) * (1 + largest)
+        terms = 2 * weight[0].numel() + self.axes * terms
+        return found + 2 * lost_below(rules.dtype) * terms * (1 + norm) * (1 + largest)
 
     def _distances(
         self, grid: Sequence[int], like: Tensor, rules: Arithmetic, largest: float

@@ -225,7 +225,7 @@ def normalize(
         _check_numbers(name, numbers, images.shape[1])
     if not all(number > 0 for number in std):
         raise ValueError(f"std must be positive, got {describe(std)}")
-    scale, offset = _affine(tuple(mean), tuple(std), images.device)
+    scale, offset = affine(tuple(mean), tuple(std), images.device)
     return torch.addcmul(offset, images.float(), scale)
 
 
@@ -240,7 +240,7 @@ def _check_numbers(name: str, numbers: object, channels: int) -> None:
 
 
 @lru_cache(maxsize=64)
-def _affine(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+def affine(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """(scale, offset), for one multiply-add per pixel; cached, so that no batch waits for a copy to the device."""
     scale = torch.tensor([1 / (255 * s) for s in std], device=device).view(-1, 1, 1)
     offset = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device).view(-1, 1, 1)

@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from regard.data._augment import Augmentation, cutout, move, normalize
+from regard.data._augment import Augmentation, affine, cutout, move, normalize
+from regard.data._fused import Drawn, fused_batch, is_usable, table
 from regard.data._image_sets import ImageSet
 from regard.data._mix import MixDraws, draw_mix, label_weights, mix, partners
 from regard.data._trivial_augment import draw_operations, trivial_augment
@@ -67,6 +68,7 @@ class AugmentedImages:
         if isinstance(images, ImageSet):
             self._keep(images.images, _fits(images.images, self.device) if keep_on_device is None else keep_on_device)
         self._drawn: tuple[tuple[int, int], EpochDraws] | None = None
+        self._table: tuple[tuple[int, int], Drawn] | None = None
 
     def _keep(self, images: Tensor, on_device: bool) -> None:
         self._bytes = images
@@ -99,6 +101,8 @@ class AugmentedImages:
                 self.set.read_ahead(self._draws(seed, epoch).partner[index])
 
     def batch(self, index: Int[Tensor, "n"], *, seed: int, epoch: int) -> ImageBatch:
+        if self._bytes is not None and self._bytes.device == self.device and self._is_fused:
+            return self._fused(self._bytes, index, seed, epoch)
         images, labels = self._augmented(index, seed, epoch)
         here = index.to(self.device, non_blocking=True)
         if self.augmentation.mixes:
@@ -108,6 +112,27 @@ class AugmentedImages:
             labels = label_weights(labels, other_labels, weight, len(self.set.classes))
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         return ImageBatch(images.to(self.dtype, memory_format=layout), labels, here)
+
+    @property
+    def _is_fused(self) -> bool:
+        return is_usable(self._bytes, self.augmentation, len(self.set.classes))
+
+    def _fused(self, images: Tensor, index: Tensor, seed: int, epoch: int) -> ImageBatch:
+        """The same batch in one launch."""
+        if self._table is None or self._table[0] != (seed, epoch):
+            drawn = table(*self._draws(seed, epoch), self.augmentation, self.set.shape[1:])
+            self._table = (seed, epoch), drawn
+        if index.device.type == "cpu":  # one out of range raises an error; on a GPU, a check would wait for the device
+            index = torch.arange(len(self.set)).index_select(0, index)
+        here = index.to(self.device, non_blocking=True).contiguous()
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        size = (len(here), *self.set.shape)
+        out = torch.empty(size, dtype=self.dtype, device=self.device, memory_format=layout)
+        scale = affine(tuple(self.set.mean), tuple(self.set.std), self.device)
+        labels = fused_batch(
+            images, self._labels, here, self._table[1], self.augmentation, scale, len(self.set.classes), out
+        )
+        return ImageBatch(out, labels, here)
 
     def _augmented(self, index: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
         """Moved, mirrored, changed by an operation, normalized and cut out, in float32.

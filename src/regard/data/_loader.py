@@ -104,7 +104,7 @@ class Loader(Generic[Batch_co]):
         if drop_last and batch_size > len(examples):
             raise UnusableInputError(
                 f"batch_size {batch_size} is larger than the {len(examples)} samples, so no batch would be full; "
-                f"at most {len(examples)} fits"
+                f"at most {len(examples)} fits (--batch-size {len(examples)})"
             )
         self.examples = examples
         self.batch_size = batch_size

@@ -105,17 +105,28 @@ def mix(
 ) -> tuple[Float[Tensor, "n channels height width"], Float[Tensor, "n"]]:
     """Mixup or cutmix, as set in ``augmentation``. Also returns the weight of each image itself."""
     height, width = images.shape[2:]
-    use_cutmix, low, high, blend = draws
-    weight = torch.zeros_like(blend)
     mixed = images
     if augmentation.cutmix:
-        area = (high - low).prod(-1)
-        weight = torch.where(use_cutmix, 1 - area / (height * width), weight)
-        mixed = cutmix(mixed, others, box(low, high, height, width) & use_cutmix[:, None, None])
+        mixed = cutmix(mixed, others, box(draws.low, draws.high, height, width) & draws.use_cutmix[:, None, None])
     if augmentation.mixup:
-        weight = torch.where(use_cutmix, weight, blend)
-        mixed = mixup(mixed, others, torch.where(use_cutmix, torch.ones_like(blend), blend))
-    return mixed, weight
+        mixed = mixup(mixed, others, blend_weight(draws))
+    return mixed, own_weight(draws, augmentation, height, width)
+
+
+def blend_weight(draws: MixDraws) -> Float[Tensor, "n"]:
+    """The weight of an image in mixup: 1 if it gets cutmix instead."""
+    return torch.where(draws.use_cutmix, torch.ones_like(draws.blend), draws.blend)
+
+
+def own_weight(draws: MixDraws, augmentation: Augmentation, height: int, width: int) -> Float[Tensor, "n"]:
+    """The weight of each image's own class."""
+    weight = torch.zeros_like(draws.blend)
+    if augmentation.cutmix:
+        area = (draws.high - draws.low).prod(-1)
+        weight = torch.where(draws.use_cutmix, 1 - area / (height * width), weight)
+    if augmentation.mixup:
+        weight = torch.where(draws.use_cutmix, weight, draws.blend)
+    return weight
 
 
 def label_weights(

@@ -5,6 +5,7 @@ computed as Pillow does. Every operation runs on the whole batch, and each image
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -58,8 +59,7 @@ def trivial_augment(
     tensor([[[[10, 55]]]], dtype=torch.uint8)
     """
     _check(images, operation, level, backward)
-    strength = level.float() / (LEVELS - 1)
-    signed = torch.where(backward, -strength, strength)
+    signed = signed_strength(level, backward)
     moved = _move(images, operation, signed)
     results = {**_blends(images, signed), **_tables(images, level)}
     chosen = moved  # the image itself if the operation is not a move
@@ -87,34 +87,63 @@ def _check(images: Tensor, operation: Tensor, level: Tensor, backward: Tensor) -
             raise TypeError(f"{name} must be (n,), {kind} for each of {len(images)} images, got {describe(value)}")
 
 
-def _move(images: Bytes, operation: Int[Tensor, "n"], signed: Float[Tensor, "n"]) -> Bytes:
-    """Each output pixel takes the input pixel under its center: ``source = floor(M (x, y, 1))``."""
-    _, channels, height, width = images.shape
+def signed_strength(level: Int[Tensor, "n"], backward: Bool[Tensor, "n"]) -> Float[Tensor, "n"]:
+    """From −1 to 1."""
+    strength = level.float() / (LEVELS - 1)
+    return torch.where(backward, -strength, strength)
+
+
+class Moves(NamedTuple):
+    """Where each output pixel (x, y) of an image comes from: column ``cosine · x + x_of_y · y + x_start`` and row
+    ``y_of_x · x + cosine · y + y_start``. The pixel itself for operations that are not moves."""
+
+    cosine: Float[Tensor, "n"]
+    x_of_y: Float[Tensor, "n"]
+    y_of_x: Float[Tensor, "n"]
+    x_start: Float[Tensor, "n"]
+    y_start: Float[Tensor, "n"]
+
+
+def moves(operation: Int[Tensor, "n"], signed: Float[Tensor, "n"], height: int, width: int) -> Moves:
     is_move = {name: operation == OPERATIONS.index(name) for name in MOVES}
     angle = signed * _STRONGEST["rotate"] * is_move["rotate"]  # 0, so no rotation, for the other moves
     shear, shift = signed * _STRONGEST["shear"], signed * _STRONGEST["translate"]
     cosine, sine = angle.cos(), angle.sin()
     # Rotation about the middle of the image; shears leave the upper left corner where it is.
     x_middle, y_middle = width / 2, height / 2
-    x_of_y = torch.where(is_move["shear columns"], shear, -sine)
-    y_of_x = torch.where(is_move["shear rows"], shear, sine)
-    x_start = torch.where(is_move["translate columns"], shift, (1 - cosine) * x_middle + sine * y_middle)
-    y_start = torch.where(is_move["translate rows"], shift, (1 - cosine) * y_middle - sine * x_middle)
+    return Moves(
+        cosine,
+        torch.where(is_move["shear columns"], shear, -sine),
+        torch.where(is_move["shear rows"], shear, sine),
+        torch.where(is_move["translate columns"], shift, (1 - cosine) * x_middle + sine * y_middle),
+        torch.where(is_move["translate rows"], shift, (1 - cosine) * y_middle - sine * x_middle),
+    )
+
+
+def _move(images: Bytes, operation: Int[Tensor, "n"], signed: Float[Tensor, "n"]) -> Bytes:
+    """Each output pixel takes the input pixel under its center: ``source = floor(M (x, y, 1))``."""
+    _, channels, height, width = images.shape
+    each = (value[:, None, None] for value in moves(operation, signed, height, width))
+    cosine, x_of_y, y_of_x, x_start, y_start = each
     y = torch.arange(height, device=images.device)[:, None] + 0.5
     x = torch.arange(width, device=images.device) + 0.5
-    each = lambda value: value[:, None, None]  # noqa: E731
-    columns = (each(cosine) * x + each(x_of_y) * y + each(x_start)).floor().long()
-    rows = (each(y_of_x) * x + each(cosine) * y + each(y_start)).floor().long()
+    columns = (cosine * x + x_of_y * y + x_start).floor().long()
+    rows = (y_of_x * x + cosine * y + y_start).floor().long()
     inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
     pixels = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)).flatten(1)
     moved = images.flatten(2).gather(2, pixels[:, None].expand(-1, channels, -1)).view_as(images)
     return moved * inside[:, None]
 
 
+def blend_factor(signed: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    """The factor on an image's distance from the base of a blend."""
+    return 1 + signed * _STRONGEST["blend"]
+
+
 def _blends(images: Bytes, signed: Float[Tensor, "n"]) -> dict[str, Bytes]:
     """``base + (1 ± strength) (image − base)``: away from the base, or towards it."""
     values, gray = images.float(), _gray(images)
-    factor = (1 + signed * _STRONGEST["blend"])[:, None, None, None]
+    factor = blend_factor(signed)[:, None, None, None]
     bases = {
         "brightness": torch.zeros_like(values),
         "color": gray.expand_as(values),
@@ -143,13 +172,22 @@ def _smooth(values: Float[Tensor, "n channels height width"]) -> Float[Tensor, "
     return smoothed
 
 
+def posterize_bits(level: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
+    """The bits of a byte that posterize keeps."""
+    dropped = (level * (_MOST_BITS / (LEVELS - 1))).round().int()
+    return torch.bitwise_left_shift(torch.full_like(dropped, 255), dropped) & 255
+
+
+def solarize_threshold(level: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
+    """The smallest value that solarize inverts: ``255 (1 − strength)``, rounded up."""
+    strongest = LEVELS - 1
+    return (255 * (strongest - level) + strongest - 1) // strongest
+
+
 def _tables(images: Bytes, level: Int[Tensor, "n"]) -> dict[str, Bytes]:
     """Operations that replace each value by another one."""
     each = lambda value: value[:, None, None, None]  # noqa: E731
-    strongest = LEVELS - 1
-    dropped = (level * (_MOST_BITS / strongest)).round().int()
-    bits = each(torch.bitwise_left_shift(torch.full_like(dropped, 255), dropped) & 255).byte()
-    threshold = each((255 * (strongest - level) + strongest - 1) // strongest)  # whole numbers, rounded up
+    bits, threshold = each(posterize_bits(level)).byte(), each(solarize_threshold(level))
     low, high = images.amin((2, 3), keepdim=True).float(), images.amax((2, 3), keepdim=True).float()
     scale = 255 / (high - low).clamp(min=1)
     # One part in a million more: 255 / 3 · 3 must not become 254.99998 and lose a level.

@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -10,6 +10,8 @@ from torch import Tensor
 from regard.figures.style import DIVERGING, Figure
 
 MOST_CELLS = 400  # cells per side; larger maps are pooled
+Pool = Literal["largest", "mass"]
+POOLS: tuple[Pool, ...] = ("largest", "mass")
 # The colors of the interactive views on a light page.
 STOPS = ("#ffffff", "#dceaf6", "#a5cbe6", "#5a9fcf", "#2170ae", "#0d4583", "#061f47")
 
@@ -23,15 +25,18 @@ def scale_position(lift: Tensor, top: float) -> Tensor:
     return lift.sign() * (lift.abs().log1p() / math.log1p(max(top, 2.0))).clamp_max(1)
 
 
-def pooled(lift: Tensor, most: int = MOST_CELLS) -> Tensor:
-    """Pool to a limited number of cells per side, each the largest of its weights, so that no line disappears.
+def pooled(lift: Tensor, most: int = MOST_CELLS, pool: Pool = "largest") -> Tensor:
+    """Pool to a limited number of cells per side, each the largest of its weights, so that no line disappears; or their mean,
+    which shows the mass.
 
-    >>> pooled(torch.eye(1000)).diagonal().min().item()
-    1.0
+    >>> pooled(torch.eye(1000)).diagonal().min().item(), pooled(torch.eye(1000), 250, "mass").diagonal().mean().item()
+    (1.0, 0.25)
     """
-    sides = [min(most, side) for side in lift.shape]
-    if sides == list(lift.shape):
+    sides = min(most, lift.shape[0]), min(most, lift.shape[1])
+    if sides == tuple(lift.shape):
         return lift
+    if pool == "mass":
+        return torch.nn.functional.adaptive_avg_pool2d(lift[None], sides)[0]
     high, low = (torch.nn.functional.adaptive_max_pool2d(sign * lift[None], sides)[0] for sign in (1, -1))
     return torch.where(low > high.abs(), -low, high)
 
@@ -60,6 +65,23 @@ def add_color_bar(figure: Figure, panels: Any, shown: Any, top: float, signed: b
     bar.outline.set_linewidth(0.4)
     if title:
         add_title(figure, title)
+    _thin_ticks(figure, bar, places, names)
+
+
+def _thin_ticks(figure: Figure, bar: Any, places: list[float], names: list[str]) -> None:
+    """Leave out marks that would lie on others: those of uniform attention and of the ends stay, as on the pages."""
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in bar.ax.get_xticklabels()]
+    order = [
+        *(i for i, name in enumerate(names) if name.endswith("uniform")),
+        *sorted(range(len(names)), key=lambda i: -abs(places[i])),
+    ]
+    kept: list[int] = []
+    for i in dict.fromkeys(order):
+        if all(boxes[i].x1 < boxes[j].x0 or boxes[i].x0 > boxes[j].x1 for j in kept):
+            kept.append(i)
+    if len(kept) < len(names):
+        bar.set_ticks([places[i] for i in sorted(kept)], labels=[names[i] for i in sorted(kept)], fontsize=6)
 
 
 def add_title(figure: Figure, title: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.figures._color_scale import STOPS, add_color_bar, add_title, paint, pooled, scale_position
+from regard.figures._color_scale import STOPS, Pool, add_color_bar, add_title, paint, pooled, scale_position
 from regard.figures.style import Figure, new_figure, plain, plain_label
 
 COLUMN = 3.4  # inches: one column of a two-column paper
@@ -21,6 +21,7 @@ def weight_map(
     keys: Sequence[str] | None = None,
     title: str = "",
     width: float = COLUMN,
+    pool: Pool = "largest",
 ) -> Figure:
     """A map, (queries, keys), with a label for each token and a color bar.
 
@@ -30,8 +31,9 @@ def weight_map(
         queries, keys: labels; default: numbers.
         title: the title of the map.
         width: the width of the figure, in inches.
+        pool: what a cell of a large map shows: its largest weight, or its mean, which is in proportion to its mass.
     """
-    lift = pooled(plain(weights) * plain(visible)[:, None])
+    lift = pooled(plain(weights) * plain(visible)[:, None], pool=pool)
     tall = width * min(1.6, 0.25 + lift.shape[0] / lift.shape[1])
     figure, (panel,) = new_figure(1, 1, width=width, height=max(tall, _least_height(keys, weights.shape[1])))
     top = float(visible.max())
@@ -55,6 +57,7 @@ def weight_maps(
     *,
     title: str = "",
     width: float = 2 * COLUMN,
+    pool: Pool = "largest",
 ) -> Figure:
     """Maps side by side on one color scale, such as two maps and their difference.
 
@@ -64,6 +67,7 @@ def weight_maps(
         labels: labels of the queries and of the keys, for each map; None for numbers.
         title: the title of the figure.
         width: the width of the figure, in inches.
+        pool: as in :func:`weight_map`.
     """
     tall = max(weights.shape[0] / max(1, weights.shape[1]) for weights in maps)
     least = max(_least_height(reads, weights.shape[1]) for weights, (_, reads) in zip(maps, labels, strict=True))
@@ -73,7 +77,7 @@ def weight_maps(
     shown = None
     for panel, weights, name, (asks, reads) in zip(panels, maps, titles, labels, strict=True):
         box = (-0.5, weights.shape[1] - 0.5, weights.shape[0] - 0.5, -0.5)
-        places = scale_position(pooled(plain(weights) * top), top)
+        places = scale_position(pooled(plain(weights) * top, pool=pool), top)
         shown = paint(panel, places, signed=True, extent=box)
         _labels(panel.xaxis, reads, weights.shape[1], 90)
         _labels(panel.yaxis, asks, weights.shape[0], 0)

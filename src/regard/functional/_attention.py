@@ -89,7 +89,8 @@ def attention(
         beta: inverse temperature in [0, ∞] (torch calls it ``scale``); default ``1/√width``. ``0`` ignores the scores,
             ``math.inf`` attends only to the best key (ties share the weight, by softmax(bias) if there is a ``bias``). A
             tensor must be finite and broadcasts against ``(batch, heads, queries, 1)``.
-        keep: True = attend. ``(queries, keys)``, or with as many axes as the scores, each of the same size or 1.
+        keep: True = attend. ``(queries, keys)``, or with as many axes as the scores, each of the same size or 1. Two axes are
+            always ``(queries, keys)``, also if ``(batch, keys)`` would fit: for padded items, pass ``keep[:, None, None, :]``.
         bias: added to the scores; same shapes as ``keep``; differentiable; −∞ hides a key.
         causal: query i sees key j where ``j ≤ i + keys − queries``: aligned at the end, so that a cache works.
         dropout: probability of dropping a weight (the returned map is before dropout).

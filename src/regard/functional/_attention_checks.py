@@ -15,6 +15,7 @@ from regard.support.checks import (
     under_autocast,
     values_are_readable,
 )
+from regard.support.mask_checks import check_mask
 
 # Beyond this β, a fused kernel that scales the scores after computing them may overflow.
 LARGEST_FUSED = 1e4
@@ -93,8 +94,7 @@ def check_attention(
     for name, mask, dtype in (("keep", keep, torch.bool), ("bias", bias, None)):
         if mask is None:
             continue
-        fits = scores[-2:] if isinstance(mask, Tensor) and mask.ndim == 2 else scores
-        check_broadcastable(name, mask, fits, "scores", dtype=dtype)
+        check_mask(name, mask, scores, dtype=dtype)
         if mask.device != query.device:
             raise TypeError(f"{name} is on {mask.device} but query is on {query.device}")
     if isinstance(bias, Tensor) and bias.dtype.itemsize > query.dtype.itemsize and not autocast:

@@ -123,7 +123,9 @@ def nearest_scores(
     integer and a fraction, which adds one rounding, and m and e have the same sign.
     """
     nearest = targets.whole.clamp(low, high)
-    shift = (nearest - targets.whole - targets.fraction).unsqueeze(-1)
+    # From farther away, a product with a step could be infinite, and 0 · ∞ is NaN.
+    farthest = torch.finfo(sharpness.dtype).max * 2.0**-24
+    shift = (nearest - targets.whole - targets.fraction).clamp(-farthest, farthest).unsqueeze(-1)
     steps = coordinates - nearest.unsqueeze(-1)
     alpha = sharpness.reshape(-1, *[1] * (steps.ndim - 1))
     return -alpha * (steps * (steps + 2 * shift))
@@ -176,7 +178,7 @@ def check_border(border: str, *paddings: tuple[int, int]) -> None:
         if (
             not isinstance(padding, Sequence)
             or len(padding) != 2
-            or any(not isinstance(p, int) or p < 0 for p in padding)
+            or any(isinstance(p, bool) or not isinstance(p, int) or p < 0 for p in padding)
         ):
             raise ValueError(
                 f"padding must be (before, after) whole numbers of 0 or more for each axis, got {describe(padding)}"
@@ -185,9 +187,9 @@ def check_border(border: str, *paddings: tuple[int, int]) -> None:
             raise ValueError(f"border 'native' attends to existing inputs only and takes no padding, got {padding!r}")
 
 
-def check_sharpness(sharpness: Tensor) -> None:
+def check_sharpness(sharpness: Tensor, name: str = "sharpness") -> None:
     if values_are_readable(sharpness) and not bool(((sharpness >= 0) & sharpness.isfinite()).all()):
         raise ValueError(
-            f"sharpness must be finite and 0 or more, but its values go from {sharpness.min().item():g} "
+            f"{name} must be finite and 0 or more, but its values go from {sharpness.min().item():g} "
             f"to {sharpness.max().item():g}"
         )

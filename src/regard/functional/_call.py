@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -109,7 +110,9 @@ def check_arguments(
     if center.shape[1] != axes:
         raise ValueError(f"center has shape {tuple(center.shape)} but grid {grid} has {axes} axes")
     fits = [(heads,), (heads, axes), (heads, axes, axes)]
-    if tuple(sharpness.shape) not in fits:
+    # Compared size by size: torch.compile with dynamic shapes finds no tuple of symbols in a list of tuples.
+    sizes = tuple(sharpness.shape)
+    if not any(len(sizes) == len(fit) and all(map(operator.eq, sizes, fit)) for fit in fits):
         raise ValueError(
             f"sharpness has shape {tuple(sharpness.shape)}; for {heads} heads on a grid of {axes} axes it must be one of "
             f"{', '.join(map(str, fits))}"
@@ -136,6 +139,11 @@ def check_arguments(
     check_border(border, *padding)
     if queries is not None:
         check_queries(queries, grid)
+        for axis, coordinates in enumerate(queries):
+            if coordinates.device != center.device:
+                raise ValueError(
+                    f"queries[{axis}] is on {coordinates.device} but must be on {center.device}, as center is"
+                )
     pairs = tuple((int(before), int(after)) for before, after in padding)
     return GaussianCall(center, sharpness, grid, None if queries is None else tuple(queries), border, pairs)
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.functional._attention import attention
+from regard.functional._attention import attention, causal_keep
 from regard.functional._call import resolve
 from regard.functional._place_columns import joined, products_are_rounded
 from regard.functional._place_gradient import PlaceGradient
@@ -97,6 +97,8 @@ def placed_attention(
             return with_weights(query, key, value, scores, beta, keep, causal, dropout)
     seen = None
     if keep is not None:
+        # Hidden keys are lowered by a number that their content must not exceed, and a weight of 0 times ∞ would be NaN.
+        key, value = (x.masked_fill(~keep[:, None, :, None], 0.0) for x in (key, value))
         seen = keep.cumsum(-1) > 0 if causal else keep.any(-1, keepdim=True).expand(-1, tokens)
     if seen is not None and is_observed() and not is_hidden() and not bool(seen.all()):
         # The kernel also gives weights to rows that see no key; their output, and here their map, is set to zero afterwards.
@@ -129,12 +131,21 @@ def with_weights(
     dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The output and the map, computed in float32 or better: in half precision, rounding would exceed the differences
-    between scores of distant positions."""
-    wide = torch.promote_types(query.dtype, torch.float32)
+    between scores of distant positions.
+
+    Scores are taken relative to the best that a query sees, which no weight depends on: those of a center far outside the
+    grid are large numbers, whose differences float32 would lose.
+    """
+    wide, scores = torch.promote_types(query.dtype, torch.float32), scores[None]
     hidden = None if keep is None else keep[:, None, None, :].expand(-1, *query.shape[1:3], -1)
+    seen = causal_keep(query.shape[2], key.shape[2], query.device) if causal else None
+    if hidden is not None:
+        seen = hidden if seen is None else hidden & seen
+    best = (scores if seen is None else scores.masked_fill(~seen, -math.inf)).detach().amax(-1, keepdim=True)
+    bias = (scores - best.masked_fill(best == -math.inf, 0.0)).to(wide)
     out, weights = attention(
-        query.to(wide), key.to(wide), value.to(wide), beta=beta, bias=scores[None].to(wide), keep=hidden, causal=causal,
-        dropout=dropout, return_weights=True,
+        query.to(wide), key.to(wide), value.to(wide), beta=beta, bias=bias, keep=hidden, causal=causal, dropout=dropout,
+        return_weights=True,
     )  # fmt: skip
     return out.to(value.dtype), weights.to(value.dtype)
 

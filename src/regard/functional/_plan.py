@@ -15,7 +15,7 @@ from regard.functional._axis import Border
 from regard.functional._call import GaussianCall, resolve
 from regard.functional._mix import AxisBlocks, HeadGroup
 from regard.functional._taps import shift_leak
-from regard.support.checks import describe, is_exporting, under_autocast, values_are_readable
+from regard.support.checks import describe, is_exporting, is_functional, under_autocast, values_are_readable
 
 Way = Literal["dense", "separable", "banded", "full", "taps"]
 
@@ -136,9 +136,12 @@ def plan_for(
         dtype = torch.float64 if center.dtype is torch.float64 else torch.float32
     if not isinstance(dtype, torch.dtype) or dtype not in NEGLIGIBLE:
         raise TypeError(f"dtype must be one of {', '.join(map(str, NEGLIGIBLE))}, got {describe(dtype)}")
-    if not isinstance(slack, int | float) or not slack >= 0:
-        raise ValueError(f"slack must be a number of 0 or more, got {describe(slack)}")
-    if not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
+    for name, x in (("center", center), ("sharpness", sharpness)):
+        if is_functional(x):
+            raise ValueError(f"{name} must have values, which a plan depends on, but it is on {x.device}")
+    if isinstance(slack, bool) or not isinstance(slack, int | float) or not 0 <= slack < math.inf:
+        raise ValueError(f"slack must be a finite number of 0 or more, got {describe(slack)}")
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must be a number of 0 or more, below 1, got {describe(tolerance)}")
     default: Way = "full" if call.is_full else choose_way(call.grid, call.outputs, center.device.type)
     centers: list[list[float]] = center.detach().double().tolist()

@@ -18,6 +18,9 @@ Side = Literal["both", "before", "after"]
 
 CHUNK = 64  # outputs of a scan per matrix product
 
+# e^−λ is zero in every dtype from here on. A scan multiplies rates by lengths, and a larger rate could become infinite.
+FASTEST = 2.0**12
+
 
 class GaussianProfile(NamedTuple):
     r"""A bump around an offset: :math:`f(\delta) = -\alpha (\delta - \Delta)^2`, with δ = key − query.
@@ -41,10 +44,14 @@ class GaussianProfile(NamedTuple):
             raise ValueError(
                 f"{name}.center has {self.center.shape[0]} heads but {name}.sharpness has {self.sharpness.shape[0]}"
             )
-        check_sharpness(self.sharpness)
+        check_sharpness(self.sharpness, f"{name}.sharpness")
+        check_one_device(f"{name}.center", self.center, f"{name}.sharpness", self.sharpness)
+        if values_are_readable(self.center) and not bool(self.center.isfinite().all()):
+            raise ValueError(f"{name}.center must be finite, but holds NaN or infinite values")
 
-    def matrix(self, size: int) -> Float[Tensor, "heads outputs inputs"]:
-        build = build_dtype(self.center, self.sharpness)
+    def matrix(self, size: int, *like: Tensor) -> Float[Tensor, "heads outputs inputs"]:
+        """The weights along an axis of this size, in float32 or better, and in no coarser dtype than that of ``like``."""
+        build = build_dtype(self.center, self.sharpness, *like)
         center = self.center.to(build)
         targets = Targets.of(torch.arange(size, device=center.device, dtype=build), center)
         return matrix_of(targets, self.sharpness.to(build), size, "native", (0, 0))
@@ -73,11 +80,13 @@ class DecayProfile(NamedTuple):
         check_choice(f"{name}.side", self.side, get_args(Side))
         if values_are_readable(self.rate) and not bool(((self.rate >= 0) & self.rate.isfinite()).all()):
             raise ValueError(
-                f"{name}.rate must be finite and 0 or more, but its smallest value is {self.rate.min().item():g}"
+                f"{name}.rate must be finite and 0 or more, but its values go from {self.rate.min().item():g} to "
+                f"{self.rate.max().item():g}"
             )
 
-    def matrix(self, size: int) -> Float[Tensor, "heads outputs inputs"]:
-        rate = self.rate.to(build_dtype(self.rate))
+    def matrix(self, size: int, *like: Tensor) -> Float[Tensor, "heads outputs inputs"]:
+        """As :meth:`GaussianProfile.matrix`."""
+        rate = self.rate.to(build_dtype(self.rate, *like))
         offset = offsets(size, rate)
         return one_sided(-rate[:, None, None] * offset.abs(), offset, self.side).softmax(-1)
 
@@ -94,14 +103,14 @@ class DecayProfile(NamedTuple):
             lowered = kernels.as_autocast(x)
             with torch.autocast(x.device.type, enabled=False):
                 return self.scan(lowered)
-        rate = self.rate.to(build_dtype(self.rate, x))
+        rate = self.rate.to(build_dtype(self.rate, x)).clamp_max(FASTEST)
         if rate.dtype == torch.float32 and kernels.usable_for_scans(x):
             return kernels.decayed_average(x, rate, self.side, lambda x, rate: self._replace(rate=rate).plain_scan(x))
         return self.plain_scan(x)
 
     def plain_scan(self, x: Float[Tensor, "batch heads size width"]) -> Float[Tensor, "batch heads size width"]:
         """The same average in plain tensor operations."""
-        rate = self.rate.to(build_dtype(self.rate, x))
+        rate = self.rate.to(build_dtype(self.rate, x)).clamp_max(FASTEST)
         values, ones = x.to(rate.dtype), rate.new_ones(1, rate.shape[0], x.shape[2], 1)
         total, norm = self._sums(values, rate), self._sums(ones, rate)
         return (total / norm).to(x.dtype)
@@ -143,8 +152,9 @@ class TableProfile(NamedTuple):
         if values_are_readable(self.scores) and not bool((self.scores < math.inf).all()):
             raise ValueError(f"{name}.scores must be finite, or −∞ to hide an offset, but holds NaN or +∞")
 
-    def matrix(self, size: int) -> Float[Tensor, "heads outputs inputs"]:
-        scores = self.scores.to(build_dtype(self.scores))
+    def matrix(self, size: int, *like: Tensor) -> Float[Tensor, "heads outputs inputs"]:
+        """As :meth:`GaussianProfile.matrix`."""
+        scores = self.scores.to(build_dtype(self.scores, *like))
         offset = offsets(size, scores)
         index = offset.long() + (scores.shape[1] - 1) // 2
         found = one_sided(scores[:, index], offset, self.side)
@@ -197,3 +207,8 @@ def check_vector(name: str, x: object) -> None:
     check_floating(name, x)
     if isinstance(x, Tensor) and x.ndim != 1:
         raise ValueError(f"{name} must be (heads,), got {describe(x)}")
+
+
+def check_one_device(name: str, x: Tensor, other: str, y: Tensor) -> None:
+    if x.device != y.device:
+        raise ValueError(f"{name} is on {x.device} but must be on {y.device}, as {other} is")

@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.functional._gaussian import gaussian_attention
 from regard.functional._maps import kronecker
 from regard.functional._mix import AxisBlocks, HeadGroup, mix
-from regard.functional._profiles import DecayProfile, GaussianProfile, Profile
+from regard.functional._profiles import DecayProfile, GaussianProfile, Profile, check_one_device
 from regard.observation import observe, unobserved
 from regard.support.checks import check_choice, check_grid, check_ndim, describe
 
@@ -67,7 +67,7 @@ def mixed_along_axes(value: Tensor, profiles: Sequence[Profile], sizes: tuple[in
     scans = [takes_scan(profile, size, plan) for profile, size in zip(profiles, sizes, strict=True)]
     if not any(scans):
         axes = tuple(AxisBlocks.whole(size, size, heads) for size in sizes)
-        matrices = [profile.matrix(size).unsqueeze(1) for profile, size in zip(profiles, sizes, strict=True)]
+        matrices = [profile.matrix(size, value).unsqueeze(1) for profile, size in zip(profiles, sizes, strict=True)]
         return mix(value, [HeadGroup(tuple(range(heads)), axes)], [matrices])
     x = value.expand(-1, heads, -1, -1)
     for axis, (profile, size, scan) in enumerate(zip(profiles, sizes, scans, strict=True)):
@@ -87,7 +87,7 @@ def along_axis(x: Tensor, profile: Profile, grid: tuple[int, ...], axis: int, si
     if scan and isinstance(profile, DecayProfile):
         y = profile.scan(y)
     else:
-        y = profile.matrix(size).to(x.dtype) @ y
+        y = profile.matrix(size, x).to(x.dtype) @ y
     return y.unflatten(0, (batch, before)).transpose(1, 2).reshape(batch, heads, tokens, width)
 
 
@@ -115,6 +115,9 @@ def check_profiles(profiles: Sequence[Profile], grid: Sequence[int]) -> tuple[in
         profile.check(f"profiles[{axis}]", size)
         if profile.heads != profiles[0].heads:
             raise ValueError(f"profiles[{axis}] has {profile.heads} heads but profiles[0] has {profiles[0].heads}")
+        check_one_device(f"profiles[{axis}]", profile[0], "profiles[0]", profiles[0][0])
+    if not torch.compiler.is_compiling() and profiles[0].heads < 1:
+        raise ValueError(f"profiles[0] holds {describe(profiles[0][0])}, but there must be at least one head")
     return sizes
 
 
@@ -127,4 +130,5 @@ def check_separable(value: Tensor, profiles: Sequence[Profile], grid: Sequence[i
         raise ValueError(f"value has {value.shape[1]} heads but the profiles have {heads}; one head is shared by all")
     if value.shape[2] != tokens:
         raise ValueError(f"value has {value.shape[2]} tokens but grid {sizes} has {tokens}")
+    check_one_device("value", value, "profiles[0]", profiles[0][0])
     return sizes

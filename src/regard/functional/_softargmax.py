@@ -80,16 +80,20 @@ def scale_scores(scores: Tensor, beta: float | Tensor, keep: Tensor, dim: int) -
     """Logits whose softmax gives the weights, for every β including ∞: β·scores up to a constant per slice."""
     if isinstance(beta, Tensor):
         hard, largest = torch.isinf(beta), _largest(scores)
-        finite = beta.masked_fill(hard, 0.0).to(scores.dtype).clamp(max=largest)
+        wide = beta.masked_fill(hard, 0.0).to(torch.promote_types(beta.dtype, scores.dtype))
+        finite, beyond = wide.clamp(max=largest).to(scores.dtype), (wide / largest).clamp(1.0, largest).to(scores.dtype)
         # β ≤ 1 cannot overflow. A larger β multiplies differences to the best score, clamped because 0 · ∞ would be NaN.
         below = below_best(scores, None, keep, dim).clamp(min=-largest)
-        soft = torch.where(finite <= 1, scores * finite.clamp(max=1.0), below * finite)
+        soft = torch.where(finite <= 1, scores * finite.clamp(max=1.0), (below * finite).clamp(min=-largest) * beyond)
         return torch.where(hard, hard_logits(scores, None, keep, dim), soft)
     if beta == math.inf:
         return hard_logits(scores, None, keep, dim)
     if beta <= 1:
         return scores * beta
-    return below_best(scores, None, keep, dim) * min(beta, _largest(scores))
+    logits, largest = below_best(scores, None, keep, dim), _largest(scores)
+    while beta > largest:  # float16 ends at 65,504, where a small difference times β may still matter
+        logits, beta = (logits * largest).clamp(min=-largest), beta / largest
+    return logits * beta
 
 
 def _largest(scores: Tensor) -> float:

@@ -5,7 +5,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.functional import softargmax
-from regard.support.checks import check_broadcastable, check_dtype, check_flag, check_ndim, check_positive, check_width
+from regard.support.checks import check_dtype, check_flag, check_ndim, check_positive, check_width
+from regard.support.mask_checks import check_mask
 
 
 class AdditiveAttention(nn.Module):
@@ -63,7 +64,8 @@ class AdditiveAttention(nn.Module):
         Args:
             query, key: see above.
             value: what is averaged, default ``key``.
-            keep: True = attend; ``(queries, keys)``, or ``(batch, queries, keys)`` with 1 where an axis is shared.
+            keep: True = attend; ``(queries, keys)``, or ``(batch, queries, keys)`` with 1 where an axis is shared, as in
+                ``keep[:, None, :]`` for padded items. Two axes are never (batch, keys), also if their sizes fit.
                 A query with nothing to attend to gives zeros, and finite gradients.
             projected_key: ``project_keys(key)``, if it is already computed.
             return_weights: also return a, ``(batch, queries, keys)``.
@@ -71,6 +73,11 @@ class AdditiveAttention(nn.Module):
         check_flag("return_weights", return_weights)
         value = key if value is None else value
         self._check(query, key, value, keep, projected_key)
+        if keep is not None:
+            # Keys that no query sees have no effect, even if they are infinite or NaN, which times a weight of 0 is NaN.
+            hidden = ~(keep if keep.ndim == 3 else keep[None]).any(1).unsqueeze(-1)
+            key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
+            projected_key = None if projected_key is None else projected_key.masked_fill(hidden, 0.0)
         keys = self.key(key) if projected_key is None else projected_key
         scores = self.score(torch.tanh(self.query(query)[:, :, None] + keys[:, None])).squeeze(-1)
         weights = scores.softmax(-1) if keep is None else softargmax(scores, keep=keep.expand(scores.shape))
@@ -100,9 +107,7 @@ class AdditiveAttention(nn.Module):
             if name != "query" and given.shape[1] != key.shape[1]:
                 raise ValueError(f"{name} has {given.shape[1]} tokens but key has {key.shape[1]}")
         if keep is not None:
-            scores = (*query.shape[:2], key.shape[1])
-            fits = scores[-2:] if isinstance(keep, Tensor) and keep.ndim == 2 else scores
-            check_broadcastable("keep", keep, fits, "scores", dtype=torch.bool)
+            check_mask("keep", keep, (*query.shape[:2], key.shape[1]), dtype=torch.bool)
 
     def extra_repr(self) -> str:
         return f"query_dim={self.query_dim}, key_dim={self.key_dim}, hidden={self.hidden}"

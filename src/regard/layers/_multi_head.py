@@ -190,7 +190,7 @@ class MultiHeadAttention(nn.Module):
             context: ``(batch, keys, context_dim)``, any number of keys.
             value: ``(batch, keys, value_dim)``, if the values come from another input than the keys.
             keep: True = attend; ``(tokens, keys)``, or ``(batch, heads, tokens, keys)`` with 1 where an axis is shared.
-                For padded items: ``keep[:, None, None, :]``.
+                For padded items: ``keep[:, None, None, :]``. Two axes are never (batch, keys), also if their sizes fit.
             bias: added to the scores, same shapes.
             causal: a token sees itself and those before it; aligned at the end.
             return_weights: also return the map, ``(batch, heads, tokens, keys)``, before dropout.

@@ -78,7 +78,8 @@ class PlacedAttention(nn.Module):
     def from_multi_head(
         cls, layer: MultiHeadAttention, *, axes: int = 2, covariance: Covariance = "full", sharpness: float = 1e-3
     ) -> "PlacedAttention":
-        """The same content attention, with centers at the query itself and so soft that position has almost no effect."""
+        """The same content attention, with soft heads centered at the query itself: by default position lowers a score by
+        0.001 ‖δ‖², which is 0.1 at a distance of 10 tokens and 1 at 32. Sharpness must be positive, so that it can be learned."""
         if not isinstance(layer, MultiHeadAttention):
             raise TypeError(
                 "layer must be a regard.MultiHeadAttention (from_torch converts an nn.MultiheadAttention), got a "

@@ -21,7 +21,8 @@ How a call of attention becomes a map, and where to find each step:
 
 Two more things happen on the way. In later passes ``_learning.py`` replaces the slow function mode by a watch of few
 operators (``_operator_watch.py``), and repeated calls skip steps 3 to 5 (``_repeated_calls.py``, ``_quick_calls.py``).
-And modules that look like attention but gave no map are reported (``_silent_modules.py``).
+And modules that look like attention but gave no map are reported (``_silent_modules.py``). The checks of repeated calls
+stay on a GPU until a map is read (``_unread_checks.py``).
 """
 
 from regard.maps._attention_scores import Selection as Selection
@@ -37,7 +38,7 @@ from regard.maps._container import check_over_tokens as check_over_tokens
 from regard.maps._container import check_whole as check_whole
 from regard.maps._contributions import ValueNorms as ValueNorms
 from regard.maps._interception import Interceptor as Interceptor
-from regard.maps._interception import intercept as intercept
+from regard.maps._interception_block import intercept as intercept
 from regard.maps._layout import Layout as Layout
 from regard.maps._layout import given_layout as given_layout
 from regard.maps._layout import inferred_layout as inferred_layout

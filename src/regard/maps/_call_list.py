@@ -15,12 +15,24 @@ class Recordable(Protocol):
     def record(self) -> AttentionRecord: ...
 
 
+@runtime_checkable
+class UnreadChecks(Protocol):
+    """Checks whose numbers are still on a GPU, such as :class:`regard.maps._unread_checks.ChecksOnDevice`."""
+
+    def read(self, asked: "CallList") -> None:
+        """Bring them to the host, and warn about maps that do not agree. ``asked``: the list that is being read."""
+        ...
+
+
 class CallList:
     """The part of :class:`regard.maps.Map` that holds the records.
 
     Attributes:
         later: the latest calls, whose records are made when :attr:`calls` is read.
+        unread: reads the checks from the device, before anything else is read; None if that was done.
     """
+
+    unread: "UnreadChecks | None" = None
 
     def __init__(self, calls: list[AttentionRecord] | None = None) -> None:
         self._calls = calls if calls is not None else []
@@ -29,6 +41,8 @@ class CallList:
     @property
     def calls(self) -> list[AttentionRecord]:
         """A record for every call, in order."""
+        if self.unread is not None:
+            self.unread.read(self)
         if self.later:
             later, self.later = self.later, []
             self._calls += [kept.record() for kept in later]
@@ -42,6 +56,8 @@ class CallList:
     @property
     def agrees(self) -> bool:
         """Whether rounding explains the residuals of all calls."""
+        if self.unread is not None:
+            self.unread.read(self)
         # Loops take less time here than generators: most maps have a single call, and all maps of a capture are asked at its end.
         for call in self._calls:
             if not call.agrees:

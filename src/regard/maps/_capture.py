@@ -5,7 +5,6 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -17,18 +16,28 @@ from torch import Tensor, nn
 from regard.maps._attention_scores import ALL, Selection
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
-from regard.maps._interception import Interceptor, intercept
+from regard.maps._interception_block import Interception, intercept
 from regard.maps._keeping import OverviewOptions
 from regard.maps._layout import Layout, check_grid
 from regard.maps._learning import LearningInterceptor
 from regard.maps._module_names import ModuleNames
 from regard.maps._quick_calls import QuickCalls, QuickOptions
-from regard.maps._record import AttentionRecord, Check, Missed
+from regard.maps._record import AttentionRecord, Missed
 from regard.maps._revisions import Revisions
 from regard.maps._segments import image_tokens_of
-from regard.maps._selection import Rows, check_patterns, check_selection, chosen_count, matches, numbers_of, select
+from regard.maps._selection import (
+    Numbers,
+    Rows,
+    check_patterns,
+    checked_selection,
+    chosen_count,
+    matches,
+    numbers_of,
+    select,
+)
 from regard.maps._storage import Storage
 from regard.maps._torch_modes import ModesOff
+from regard.maps._unread_checks import ChecksOnDevice, disagreeing, warn_of
 from regard.support.checks import check_flag, check_positive, describe
 from regard.support.text import parse_size
 
@@ -61,6 +70,7 @@ class Capture(Revisions):
         limit = None if self.budget is None else parse_size(self.budget, "budget")
         self.storage = Storage(limit, None if self.stream is None else Path(self.stream))
         self.maps = Maps()
+        self.wants_all = self.only is None
         self.projections = ProjectionWatch() if self.values else None
         self._options = QuickOptions(self.rows, self.dtype, self.grid, self.prefix)
         folded = self.reduce is not None or self.long.overview is not None
@@ -68,7 +78,7 @@ class Capture(Revisions):
         keep = self.maps.keep
         self._quick = QuickCalls(self._options, self.storage, self.chunk_bytes, keep) if usual else None
         self.repeats = self._quick
-        self._interception: AbstractContextManager[Interceptor] | None = None
+        self._interception: Interception | None = None
         self._names: ModuleNames | None = None
         self._skipped: set[str] = set()
         self._waiting: dict[str, Tensor] = {}  # weights that reduce= will fold, when they can no longer change
@@ -222,18 +232,11 @@ class Capture(Revisions):
 
     def _warn(self) -> None:
         """Warn about maps that do not agree with the model, that were dropped, or that are missing altogether."""
-        if self._quick is not None:
-            self._quick.fetch()
-        checks = [record.check for found in self.maps.values() for record in found.made]
-        if checks:
-            Check.fetch(checks)
-        wrong = [name for name, found in self.maps.items() if not found.agrees]
-        if wrong:
-            warnings.warn(
-                f"{len(wrong)} of {len(self.maps)} maps do not reproduce what the model computed: "
-                f"{', '.join(wrong[:5])}; see their .residual",
-                stacklevel=3,
-            )
+        numbers = None if self._quick is None else self._quick.finish()
+        if numbers is not None and self.grid is None and numbers.are_on_device:
+            ChecksOnDevice(self.maps, numbers)  # they are read with the first map
+        else:
+            warn_of(disagreeing(self.maps.values(), numbers), len(self.maps), 3)
         dropped = sum(missed.count for missed in self.maps.missed if "budget" in missed.reason)
         if dropped:
             warnings.warn(
@@ -264,8 +267,8 @@ class Capture(Revisions):
 def capture(
     model: nn.Module,
     only: str | Sequence[str] | None = None,
-    rows: Rows = None,
-    heads: Rows = None,
+    rows: Numbers = None,
+    heads: Numbers = None,
     dtype: torch.dtype | None = None,
     reduce: Callable[..., Any] | None = None,
     budget: str | int | None = "2GiB",
@@ -295,7 +298,8 @@ def capture(
     Args:
         model: any module. Captures may be nested, and run in several threads at once; each sees its own thread.
         only: keep maps whose names match one of these patterns, such as ``"encoder.layers.3.*"``.
-        rows: keep only these queries: a number, a slice, or several numbers (0 is the class token, if it is first).
+        rows: keep only these queries: a number, a slice, or several numbers, also as a tensor or an array (0 is the class
+            token, if it is first).
         heads: keep only these heads.
         dtype: keep maps in this dtype, such as ``torch.float16``; the check comes before the conversion.
         reduce: ``reduce(total, weights) -> total`` folds maps as they are computed. The total starts as None and ends
@@ -315,7 +319,8 @@ def capture(
         keep_keys: with an overview, keep queries and keys on the host (or in ``stream``), so that ``map.row(i)`` and
             ``map.block(rows, columns)`` compute any weights later, exactly.
 
-    ``maps.missed`` lists attention that could not be captured. Maps never contain dropout.
+    ``maps.missed`` lists attention that could not be captured. Maps never contain dropout. A map that does not agree with the
+    model is warned about when the block ends; on a GPU, when one of the maps is first read, so that nothing waits for it.
 
     >>> from torch import nn
     >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).eval()
@@ -330,8 +335,12 @@ def capture(
     >>> maps[0].overview.shape, maps[0].cell, maps[0].per_key.received.shape, maps[0].row(4).shape
     (torch.Size([1, 4, 2, 2]), (3, 3), torch.Size([1, 4, 5]), torch.Size([1, 4, 5]))
     """
-    long = OverviewOptions(overview, keep_keys)
-    return Capture(model, only, rows, heads, dtype, reduce, budget, grid, prefix, stream, values, long)
+    chosen = checked_selection("rows", rows), checked_selection("heads", heads)
+    long = _WHOLE_MAPS if overview is None and keep_keys is False else OverviewOptions(overview, keep_keys)
+    return Capture(model, only, *chosen, dtype, reduce, budget, grid, prefix, stream, values, long)
+
+
+_WHOLE_MAPS = OverviewOptions()
 
 
 def _check_options(options: Capture) -> None:
@@ -349,8 +358,6 @@ def _check_options(options: Capture) -> None:
     check_flag("keep_keys", options.long.keep_keys)
     check_patterns("only", options.only)
     check_grid(options.grid, options.prefix)
-    check_selection("rows", options.rows)
-    check_selection("heads", options.heads)
     if options.long.overview is not None:
         check_positive("overview", options.long.overview)
         if reduce is not None:

@@ -5,16 +5,13 @@ writes three numbers. Many calls share a buffer, because allocating and copying 
 time on the host.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.maps._torch_modes import leave_inference_mode
-
 _FIRST, _MOST_BYTES = 16, 2**20  # calls that the first buffer holds, and bytes of the largest buffer
 _NOTHING = torch.empty(0)
-_new: Any = tuple.__new__  # the constructor of a named tuple is slower
 
 
 class CheckNumbers(NamedTuple):
@@ -63,6 +60,11 @@ class _Buffer:
         self.host: list[list[float]] | None = None
 
     @property
+    def waits(self) -> bool:
+        """Whether reading the numbers must wait for the device."""
+        return self.host is None and self.used > 0 and self.tensor.device.type != "cpu"
+
+    @property
     def largest(self) -> Tensor:
         """The maximum of each number over the programs of a call, ``(calls, 3)``."""
         # One view instead of several, without the rows that were not used and without the padding of rows.
@@ -75,29 +77,23 @@ class CheckBuffers:
     def __init__(self) -> None:
         self._buffers: list[_Buffer] = []
         self._open: dict[tuple[torch.device, int, int], _Buffer] = {}
-        self._latest: tuple[torch.device, int, int, _Buffer] | None = None
 
-    def room(self, count: int, device: torch.device, stream: int) -> CheckNumbers:
-        """A row for a call with ``count`` programs, which writes in this stream."""
-        latest = self._latest
-        if latest is not None and latest[2] == count and latest[1] == stream and latest[0] is device:
-            buffer: _Buffer | None = latest[3]
-        else:
-            buffer = self._open.get((device, stream, count))
-            self._latest = None if buffer is None else (device, stream, count, buffer)
+    def reserve(self, calls: int, count: int, device: torch.device, stream: int) -> tuple["_Buffer", int, int]:
+        """Rows for calls with ``count`` programs each, which write in this stream: a buffer, the number of the first row, and for
+        how many calls, at most ``calls``, the buffer has rows."""
+        buffer = self._open.get((device, stream, count))
         if buffer is None or buffer.used == buffer.capacity or buffer.host is not None:
-            capacity = _FIRST if buffer is None else 4 * buffer.capacity
-            left = leave_inference_mode()
-            try:
-                buffer = self._open[device, stream, count] = _Buffer(count, capacity, device)
-            finally:
-                if left is not None:
-                    left.__exit__(None, None, None)
+            capacity = max(calls, _FIRST if buffer is None else 4 * buffer.capacity)
+            buffer = self._open[device, stream, count] = _Buffer(count, capacity, device)
             self._buffers.append(buffer)
-            self._latest = device, stream, count, buffer
-        number = buffer.used
-        buffer.used = number + 1
-        return _new(CheckNumbers, (buffer, number))  # type: ignore[no-any-return]
+        first = buffer.used
+        buffer.used = min(buffer.capacity, first + calls)
+        return buffer, first, buffer.used - first
+
+    @property
+    def are_on_device(self) -> bool:
+        """Whether some of the numbers are on a device for which :meth:`fetch` would have to wait."""
+        return any(buffer.waits for buffer in self._buffers)
 
     def fetch(self) -> None:
         """Copy all numbers to the host, with one copy from each device. This synchronizes."""
@@ -105,7 +101,9 @@ class CheckBuffers:
         for buffer in self._buffers:
             if buffer.host is None and buffer.used:
                 devices.setdefault(buffer.tensor.device, []).append(buffer)
-        for buffers in devices.values():
+        for device, buffers in devices.items():
+            if device.type == "cuda":  # the kernels may have run in streams other than the current one
+                torch.cuda.synchronize(device)
             found = [buffer.largest for buffer in buffers]
             host = (found[0] if len(found) == 1 else torch.cat(found)).tolist()
             for buffer in buffers:

@@ -33,7 +33,7 @@ class Map(CallList, LongMap):
     """
 
     def __init__(self, name: str, calls: list[AttentionRecord] | None = None, reduced: Any = None) -> None:
-        super().__init__(calls)
+        CallList.__init__(self, calls)
         self.name = name
         self.reduced = reduced
 
@@ -181,7 +181,10 @@ class Maps(Mapping[str, Map]):
 
     def keep(self, name: str, call: Recordable) -> None:
         """Append a call to the map of this name. Its record is made when the map's calls are first read."""
-        self.ensure(name).later.append(call)
+        found = self._maps.get(name)  # as ``ensure``, without calling it: this runs at each attention
+        if found is None:
+            found = self._maps[name] = Map(name)
+        found.later.append(call)
 
     def ensure(self, name: str) -> Map:
         """The map of this name. If there was none, an empty one is added."""
@@ -261,7 +264,8 @@ class Maps(Mapping[str, Map]):
 
         Positions are those that the cache states at each call, so that dynamic, static, sliding-window and quantized
         caches, prompt lookup and prefill in chunks all fit. The last token of the answer is in no map, because the model
-        never read it. An encoder's maps stay as they are.
+        never read it. An encoder's maps stay as they are. Overviews are joined, too, and the rows of all calls that were
+        kept in full; what single calls keep of queries and keys is not.
 
         Args:
             output: what ``generate`` returned. Needed if tokens may have been rejected (prompt lookup), and for beam

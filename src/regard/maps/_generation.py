@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.maps._joined_overviews import joined, joined_rows, parts_of
+from regard.maps._overview import Overview
 from regard.maps._positions import Positions
 from regard.maps._record import AttentionRecord, Check
 
@@ -32,6 +34,8 @@ def join_calls(name: str, calls: list[AttentionRecord], output: Any = None) -> A
     end = _end(name, positions, sequences)
     last = positions[-1]
     keys = last.keys if last.cross else end
+    if calls[-1].overview is not None:
+        return _of_overviews(name, calls, positions, ancestry, end)
     parts = [record.weights for record in calls]
     batch = len(ancestry) if ancestry is not None else parts[0].shape[0]
     whole = parts[0].new_zeros(batch, parts[0].shape[1], end, keys)
@@ -46,14 +50,37 @@ def join_calls(name: str, calls: list[AttentionRecord], output: Any = None) -> A
         whole[:, :, place.first : stop, place.first_key : kept] = rows[
             :, :, : stop - place.first, : kept - place.first_key
         ]
+    return _whole(calls, (batch, whole.shape[1], end, keys), whole, last.cross)
+
+
+def _whole(
+    calls: list[AttentionRecord], shape: tuple[int, int, int, int], stored: Tensor | None, cross: bool
+) -> AttentionRecord:
+    """The record of the whole sequence."""
+    _, _, end, keys = shape
     return replace(
         calls[-1],
-        shape=(batch, whole.shape[1], end, keys),
-        stored=whole,
+        shape=shape,
+        stored=stored,
         check=Check.joined([call.check for call in calls], calls[-1].check.against),
-        layout=calls[-1].layout if last.cross else None,
-        axes=replace(calls[-1].axes, positions=Positions(0, end, 0, keys, end, cross=last.cross)),
+        layout=calls[-1].layout if cross else None,
+        axes=replace(calls[-1].axes, positions=Positions(0, end, 0, keys, end, cross=cross)),
     )
+
+
+def _of_overviews(
+    name: str, calls: list[AttentionRecord], positions: list[Positions], ancestry: Tensor | None, end: int
+) -> AttentionRecord:
+    """The overview of the whole sequence, and the rows of all calls that ``rows=`` kept in full."""
+    last = positions[-1]
+    keys = last.keys if last.cross else end
+    chosen = None if ancestry is None else [_batch_rows(place, ancestry) for place in positions]
+    parts = parts_of(name, calls, positions, chosen, end)
+    overview = joined(name, parts, end, keys)
+    rows, stored = joined_rows(parts, keys)
+    record = _whole(calls, (len(overview.mass), calls[-1].shape[1], end, keys), stored, last.cross)
+    record.rows, record.overview = rows, overview
+    return record
 
 
 def _continued(name: str, calls: list[AttentionRecord]) -> list[Positions] | None:
@@ -61,11 +88,9 @@ def _continued(name: str, calls: list[AttentionRecord]) -> list[Positions] | Non
 
     None if there is nothing to join: one call without a cache, as of an encoder.
     """
-    if any(call.overview is not None for call in calls):
-        raise ValueError(f"only overviews of {name!r} were kept: capture a generation without overview=")
-    if any(call.stored is None for call in calls):
+    if any(call.stored is None and call.overview is None for call in calls):
         raise ValueError(f"the weights of {name!r} were folded by reduce= and not kept: nothing can be put together")
-    if any(call.rows is not None for call in calls):
+    if any(call.rows is not None and call.overview is None for call in calls):
         raise ValueError(f"only some rows of {name!r} were kept by rows=: capture all of them for a generation")
     found: list[Positions] = []
     for number, call in enumerate(calls):
@@ -101,6 +126,8 @@ def _repeats(before: AttentionRecord, after: AttentionRecord) -> bool:
     one, two = before.positions, after.positions
     if one is None or two is None or one.cached or two.cached or one.queries >= two.queries:
         return False
+    if before.overview is not None and after.overview is not None:
+        return _same_statistics(before.overview, after.overview)
     old, new = before.weights, after.weights
     if old.shape[:2] != new.shape[:2]:
         return False
@@ -109,6 +136,15 @@ def _repeats(before: AttentionRecord, after: AttentionRecord) -> bool:
     # A token of the padding sees no key. Softmax of equal scores makes its row even over all keys, however many there are.
     padding = _is_even(old) & _is_even(new[:, :, : old.shape[2]])
     return bool(same.any() and (same | padding).all())
+
+
+def _same_statistics(old: Overview, new: Overview) -> bool:
+    """Whether the first queries of an overview are the queries of another one, by their entropy and their largest weights."""
+    if old.shape[:2] != new.shape[:2]:
+        return False
+    count = old.shape[2]
+    pairs = [(getattr(x.per_query, name)[:, :, :count].float() for x in (old, new)) for name in ("entropy", "largest")]
+    return all(bool(torch.isclose(one, two, atol=1e-2).all()) for one, two in pairs)
 
 
 def _is_even(weights: Tensor) -> Tensor:
@@ -154,5 +190,10 @@ def _ancestry(name: str, positions: list[Positions], sequences: Tensor | None, o
 
 def _rows_of(weights: Tensor, place: Positions, ancestry: Tensor) -> Tensor:
     """The weights of each final sequence in this call, from its batch row; zero for sequences that had ended."""
-    row = ancestry[:, min(place.end, ancestry.shape[1]) - 1].to(weights.device)
+    row = _batch_rows(place, ancestry).to(weights.device)
     return weights[row.clamp_min(0)] * (row >= 0)[:, None, None, None]
+
+
+def _batch_rows(place: Positions, ancestry: Tensor) -> Tensor:
+    """The batch row of each final sequence in a call; −1 for sequences that had ended."""
+    return ancestry[:, min(place.end, ancestry.shape[1]) - 1]

@@ -1,4 +1,4 @@
-"""``intercept``: recognizes every attention that a model computes, names it, and passes its record to a listener.
+"""``Interceptor``: recognizes every attention that a model computes, names it, and passes its record to a listener.
 
 The interceptor is a torch function mode: torch calls :meth:`Interceptor.__torch_function__` instead of each torch
 function of the model. A handler runs the function and, if it was attention, lets a source (:mod:`regard.maps.sources`)
@@ -6,8 +6,7 @@ make the record.
 """
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -16,10 +15,8 @@ from torch import Tensor, nn
 
 from regard.maps._contributions import PROJECTIONS
 from regard.maps._interceptor_parts import InterceptorParts
-from regard.maps._listener import RecordListener
 from regard.maps._module_names import CallSite
 from regard.maps._monkey_patches import (
-    Patched,
     compiled_as_called,
     outer_interceptors,
     overrides,
@@ -47,7 +44,7 @@ from regard.maps.sources import (
     shares_memory,
     without_mode_dispatch,
 )
-from regard.observation import is_hidden, listen, unobserved
+from regard.observation import is_hidden, unobserved
 
 _OUTSIDE = "(outside the model)"
 
@@ -362,21 +359,3 @@ class Interceptor(InterceptorParts):
         self.names.forget()
         self._replaced = None
         self.release()
-
-
-@contextmanager
-def intercept(
-    model: nn.Module, listener: RecordListener, *, keeps_path: bool = True, by: type[Interceptor] = Interceptor
-) -> Iterator[Interceptor]:
-    """Pass the record of every attention that ``model`` computes in this thread to ``listener``, inside the block.
-
-    Args:
-        keeps_path: keep the fast path of ``nn.TransformerEncoder``. There, a listener cannot replace an output.
-        by: the class of the interceptor.
-    """
-    interceptor = by(model, listener, keeps_path)
-    with Patched(interceptor), listen(interceptor), interceptor:
-        try:
-            yield interceptor
-        finally:
-            interceptor.finish()

@@ -22,6 +22,7 @@ from regard.maps._selection import Rows, chosen_count
 from regard.maps._storage import Storage
 from regard.support.text import format_size
 
+LEAST_CHUNK = 8 * 2**20  # bytes of a chunk at least: smaller ones take much longer
 SUGGESTED = 128  # cells a side of the overview that is suggested if a map does not fit into the budget
 
 
@@ -58,12 +59,21 @@ class Keeping(RecordListener, ABC):
             self.fold(record.name)
             found = self.maps.get(record.name)
             total = None if found is None else found.reduced
-            for start, weights in chunks(record, rows, heads, self.chunk_bytes):
+            for start, weights in chunks(record, rows, heads, self._chunk_of_budget()):
                 weights = weights if self.dtype is None else weights.to(self.dtype)
                 total = self.reduced(total, weights, slice(start, start + weights.shape[2]))
             self.maps.ensure(record.name).reduced = total
             return None
         return self._keep_weights(record, rows, heads)
+
+    def _chunk_of_budget(self, beside: int = 0) -> int:
+        """Bytes of a chunk of rows, such that scores, weights and a product of them fit into what is left of the budget.
+
+        Args:
+            beside: bytes that the map itself will take.
+        """
+        left = self.storage.left
+        return self.chunk_bytes if left is None else min(self.chunk_bytes, max(LEAST_CHUNK, (left - beside) // 3))
 
     def reduced(self, total: Any, *given: Any) -> Any:
         """The new total of ``reduce=``, from the total so far and the weights (and their rows, if it takes three arguments)."""
@@ -93,7 +103,8 @@ class Keeping(RecordListener, ABC):
             whole = Room(lambda items: zeros((items, *shape[1:]), dtype, device), dtype)
             record.stored = build(record, rows, heads, whole, self.chunk_bytes)
             return None
-        room = self.storage.allot(shape, dtype, 0 if size <= self.chunk_bytes else 3 * self.chunk_bytes)
+        chunk = self._chunk_of_budget(size)
+        room = self.storage.allot(shape, dtype, 0 if size <= self.chunk_bytes else 3 * chunk)
         if isinstance(room, str):
             return room + self._offer(record)
         file = room.tensor
@@ -101,7 +112,7 @@ class Keeping(RecordListener, ABC):
         def make(items: int) -> Tensor:
             return zeros((items, *shape[1:]), dtype, running.device) if file is None else file
 
-        made = build(record, rows, heads, Room(make, dtype, file is None), self.chunk_bytes)
+        made = build(record, rows, heads, Room(make, dtype, file is None), chunk)
         record.stored = made if file is not None else room.keep(made)
         return None
 

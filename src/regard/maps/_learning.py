@@ -33,6 +33,7 @@ from regard.observation import unobserved
 _FAST_PATH = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 # Operators that a usual model may call. Any other watched operator may be a part of another attention.
 _EXPECTED = (ATTENTION, "conv2d", *_FAST_PATH)
+_weak = weakref.ref
 _SOFTMAXES = ("softmax", "log_softmax")
 
 
@@ -70,7 +71,8 @@ class LearningInterceptor(Interceptor):
         self._modules: ModuleWatch | None = None
         self._began = False
         self._seen: set[str] = set()  # modules that attended while the function mode was on
-        self._repeated = RepeatedCalls(self.names, self.layouts, listener.wants, listener.repeats)
+        wants = None if listener.wants_all else listener.wants
+        self._repeated = RepeatedCalls(self.names, self.layouts, wants, listener.repeats)
         self._take = None if listener.repeats is None else listener.repeats.take
         self._call: Call | None = None  # the call that is being recorded
         # Name, output and values of the latest call that was recorded as a repeated one, without following its output.
@@ -130,11 +132,12 @@ class LearningInterceptor(Interceptor):
         call = self._repeated.run(args, kwargs, caller) if backward_pass() == NO_PASS else None
         if call is None:
             return None
-        name, moment, out, value = call.known.name, (self.names.run, self._count), call.output, call.value
+        known, _, _, _, value, _, _, _, out, _, _ = call
+        name, moment = known[0], (self.names.run, self._count)
         self._count += 1
         self._accounted.add(name)
-        self._last_output = weakref.ref(out)
-        self._latest = (name, self._last_output, weakref.ref(value))
+        self._last_output = last = _weak(out)
+        self._latest = name, last, _weak(value)
         if self._take is None or not self._take(call, moment):
             record = call.record()
             record.moment = moment

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.maps._overview import KeyStatistics, Overview, QueryStatistics
 from regard.maps._record import AttentionRecord
-from regard.maps._selection import Rows, check_selection, select
+from regard.maps._selection import Numbers, checked_selection, select
 
 
 class LongMap(ABC):
@@ -63,13 +63,12 @@ class LongMap(ABC):
             raise IndexError(f"row must be a whole number from {-count} to {count - 1}, got {index!r:.40}")
         return self.latest.block(torch.tensor([index % count]))[:, :, 0]
 
-    def block(self, rows: Rows = None, columns: Rows = None) -> Float[Tensor, "batch heads rows columns"]:
+    def block(self, rows: Numbers = None, columns: Numbers = None) -> Float[Tensor, "batch heads rows columns"]:
         """The exact weights of some queries and keys, as in :meth:`row`; None selects all."""
         chosen = []
         sides = self.latest.sides
         for name, wanted, count in (("rows", rows, sides[0]), ("columns", columns, sides[1])):
-            check_selection(name, wanted)
-            selection = select(wanted, count)
+            selection = select(checked_selection(name, wanted), count)
             if isinstance(selection, str):
                 raise IndexError(f"{name}={wanted!r:.80}: {selection}")
             chosen.append(selection)

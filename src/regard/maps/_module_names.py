@@ -17,10 +17,10 @@ from regard.maps._call_stack import (
     USUAL,
     CallStack,
     call_stack_of,
+    depths_with,
     first_argument,
     frames_from,
     from_compiled_code,
-    local_variables,
     model_frames,
 )
 
@@ -251,7 +251,7 @@ class ModuleNames:
         if outermost is not None:
             self.run += self._outermost is not None
             self._outermost = outermost
-            stated = (frame.f_locals.get(_GRIDS[0]) for frame in frames if local_variables(frame.f_code, _GRIDS))
+            stated = (frames[depth].f_locals.get(_GRIDS[0]) for depth in depths_with(frames, _GRIDS))
             self.image_grids = next((found for found in stated if found is not None), self.image_grids)
 
     def _is_call(self, frame: FrameType) -> bool:

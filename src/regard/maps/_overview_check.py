@@ -45,7 +45,16 @@ def check(
     size = torch.ones((), device=device) if like is None or not like.numel() else exact(largest_magnitude(like))
     largest = torch.stack([difference.abs().amax().float() for difference in differences if difference.numel()]).amax()
     record.check.add(largest * size, None)
-    record.check.against += f", at {len(rows)} random rows" + ("; all row sums" if normalized else "")
+    record.check.against += at_rows(rows) + ("; all row sums" if normalized else "")
+
+
+def at_rows(rows: tuple[int, ...]) -> str:
+    """What a residual was compared at, for readers.
+
+    >>> at_rows((0,)), at_rows((1, 5))
+    (', at 1 random row', ', at 2 random rows')
+    """
+    return f", at {len(rows)} random row{'' if len(rows) == 1 else 's'}"
 
 
 def _of_rows(overview: Overview, weights: Tensor, rows: Tensor, record: AttentionRecord) -> list[Tensor]:

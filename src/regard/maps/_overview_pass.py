@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.maps._attention_scores import AttentionScores, Selection, exact
 from regard.maps._check import Rounding
 from regard.maps._overview import FIRST, Overview
-from regard.maps._overview_check import check
+from regard.maps._overview_check import at_rows, check
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import on_device
 from regard.maps._threads import each_in_a_thread
@@ -158,7 +158,7 @@ def overview_of(record: AttentionRecord, heads: Selection, cells: int) -> Overvi
         error, log_error, largest = packed.numbers.unbind()
         record.check.add(error, log_error)
         record.check.allowed = Rounding(largest, record.running.rounding_factor(record.shape[3], single=True))
-        record.check.against += f", at {len(rows)} random rows; all row sums"
+        record.check.against += f"{at_rows(rows)}; all row sums"
         return packed.overview
     record.check.allowed = _rounding(record)
     found = overview_by_kernel(record, heads, cells)

@@ -15,6 +15,7 @@ from regard.maps._module_names import CALL, CallSite
 
 # Names of local variables that hold a cache, and of arguments that hold the other sequence of cross-attention.
 CACHES = ("past_key_values", "past_key_value", "layer_past", "kv_cache", "cache")
+_new: Any = tuple.__new__  # the constructor of a named tuple is slower
 _OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 
 
@@ -97,7 +98,7 @@ def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], stack: 
     if not plain or "self_attention_cache" in cache.__dict__:
         own = getattr(cache, "self_attention_cache", cache)
     cross = own is not cache and _attends_elsewhere(inside)
-    return CacheState(_length(own, module), cross, stack.beams, stack.guessed)
+    return _new(CacheState, (_length(own, module), cross, stack[0], stack[1]))  # type: ignore[no-any-return]
 
 
 @lru_cache(64)  # the least recently used class is forgotten: one that is made anew for each call is not kept for good

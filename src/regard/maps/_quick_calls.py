@@ -23,6 +23,7 @@ from regard.maps._check import Check, Rounding, allowed_by_rounding
 from regard.maps._check_buffers import CheckBuffers, CheckNumbers
 from regard.maps._layout import Layout, given_layout
 from regard.maps._logsumexp_weights import weights_and_error
+from regard.maps._map_rooms import MapRooms
 from regard.maps._operator_watch import unwatched
 from regard.maps._record import AttentionRecord, rounding_factor
 from regard.maps._repeated_calls import CAUSAL, KnownSite, RepeatedCall
@@ -165,7 +166,6 @@ class KeptCall(NamedTuple):
         return found
 
 
-Room = tuple[Tensor, int | None, int]  # ``memory`` and ``which`` as in :class:`KeptCall`, and the address of the map
 # Plans by the form of a call and the options: the layers of a model, and its passes, share them.
 _plans: dict[tuple[Any, ...], WritePlan] = {}
 _MOST, _FEW = 4096, 16  # plans that are kept in all, and for one module
@@ -173,7 +173,6 @@ _MOST, _FEW = 4096, 16  # plans that are kept in all, and for one module
 # It reads the keys twice, but the model's kernel is called as the model does, which takes less time on the host. Longer maps
 # are limited by the device.
 _FEW_KEYS, _FEW_QUERIES, _MORE_KEYS = 1024, 64, 4096
-_TOGETHER = 2**22  # bytes of maps that are allocated as one tensor, and so can only be freed together
 _new: Any = tuple.__new__  # the constructor of a named tuple is slower
 
 
@@ -197,8 +196,8 @@ class QuickCalls:
         self._kernels: bool | None = None  # whether Triton kernels can be used; not known before the first call
         self._numbers = CheckBuffers()
         self.modules = 1
-        # Memory for the next maps, for one plan and one CUDA stream: allocating it together takes less time.
-        self._rooms: tuple[WritePlan, int, list[Room]] | None = None
+        # Memory for the next maps of each plan.
+        self._rooms: dict[kernels.WeightsPlan, MapRooms] = {}
         self._next: WritePlan | None = None  # the plan of the call that is about to run
         self._fit = False  # whether its map fits into the budget
         # Plans, by id, that did not fit a call because of its strides or addresses: such calls are asked for their logsumexp.
@@ -211,10 +210,17 @@ class QuickCalls:
         plan: WritePlan | None = known.plans.get(self._key)
         if plan is None and query.shape[2] == 1:
             plan = _plans.get(self._like(query, key, value, causal, scale))
-        self._next, self._fit = plan, plan is not None and self._fits(plan)
-        if plan is None or not plan.alone or not self._fit or id(plan) in self._refused:
+        self._next = plan
+        if plan is None:
+            self._fit = False
             return None
-        return plan.kernels
+        _, _, _, size, working, _, _, _, _, alone, kernels_of = plan
+        storage = self._storage
+        budget = storage.budget
+        self._fit = fits = budget is None or storage.used + size + working <= budget
+        if not alone or not fits or (self._refused and id(plan) in self._refused):
+            return None
+        return kernels_of
 
     def _fits(self, plan: WritePlan) -> bool:
         storage = self._storage
@@ -233,18 +239,19 @@ class QuickCalls:
         plan = self._next or self._find_plan(call)
         if plan is None or not (self._fit or self._fits(plan)):
             return False
-        written, alone, writer = None, plan.alone, plan.weights
-        if output.stride() == plan.output and (alone or (total is not None and total.stride() == plan.total)):
+        _, _, _, size, _, _, strides, of_total, weights, alone, _ = plan
+        written = None
+        if output.stride() == strides and (alone or (total is not None and total.stride() == of_total)):
             try:
-                written = self._on_cpu(plan, call) if writer is None else self._by_kernel(plan, writer, call)
+                written = self._on_cpu(plan, call) if weights is None else self._by_kernel(plan, *weights, call)
             except Exception:  # most likely too little memory, which the usual way will report
                 return False
         if written is None:
             self._refused[id(plan)] = plan
             return False
-        self._storage.used += plan.size
+        self._storage.used += size
         kept = _new(KeptCall, (known, plan, self._options, *written, kernel, cache, moment))
-        self._keep(known.name, kept)
+        self._keep(known[0], kept)
         return True
 
     def _find_plan(self, call: RepeatedCall) -> WritePlan | None:
@@ -282,43 +289,26 @@ class QuickCalls:
             return weights, None, (error, sums, largest)
 
     def _by_kernel(
-        self, plan: WritePlan, weights_plan: tuple[kernels.WeightsPlan, Proof], call: RepeatedCall
+        self, plan: WritePlan, writer: kernels.WeightsPlan, proof: Proof, call: RepeatedCall
     ) -> tuple[Tensor, int | None, CheckNumbers] | None:
         """The same by a Triton kernel; None if it cannot be used, or cannot be started at once."""
         _, _, query, key, value, _, _, _, output, total, _ = call
-        writer, proof = weights_plan
         if not proof.agrees:
             return None
-        stream, rooms = writer.stream, self._rooms
-        if rooms is None or not rooms[2] or rooms[0] is not plan or rooms[1] != stream:
-            rooms = self._rooms = plan, stream, self._make_rooms(plan, writer)
-        memory, which, to = rooms[2].pop()
-        numbers = self._numbers.room(writer.count, writer.device, stream)
-        buffer, number = numbers
-        place = buffer.begin + number * buffer.step  # numbers.address
-        if plan.alone:
-            total = None
-        if not writer.start_at_once(query, key, value, total, output, to, place, stream):
+        stream, rooms = writer.stream, self._rooms.get(writer)
+        if rooms is None or not rooms.left or rooms.stream != stream:
+            rooms = self._rooms[writer] = self._make_rooms(plan, writer, stream)
+        memory, which, numbers, to, place = rooms.take()
+        if not writer.start_at_once(query, key, value, None if plan.alone else total, output, to, place, stream):
             return None
         return memory, which, numbers
 
-    def _make_rooms(self, plan: WritePlan, writer: kernels.WeightsPlan) -> list[Room]:
+    def _make_rooms(self, plan: WritePlan, writer: kernels.WeightsPlan, stream: int) -> MapRooms:
         """Memory for the maps of all modules that will follow, if these fit into ``chunk_bytes`` and the budget; else for one."""
         count = min(self.modules, self._chunk_bytes // plan.size)
         if self._storage.budget is not None:
             count = min(count, (self._storage.budget - self._storage.used - plan.working) // plan.size)
-        count = max(1, count)
-        left = leave_inference_mode()
-        try:
-            if count * plan.size <= _TOGETHER and plan.size % 16 == 0:  # each map must be aligned to 16 bytes
-                memory = torch.empty((count, *writer.shape), dtype=plan.dtype, device=writer.device)
-                first = memory.data_ptr()
-                return [(memory, i, first + i * plan.size) for i in range(count)]
-            several = [torch.empty(writer.shape, dtype=plan.dtype, device=writer.device) for _ in range(count)]
-            return [(memory, None, memory.data_ptr()) for memory in several]
-        finally:
-            if left is not None:
-                left.__exit__(None, None, None)
+        return MapRooms(writer, plan.dtype, plan.size, max(1, count), self._numbers, stream)
 
     def _plan(self, call: RepeatedCall) -> WritePlan | None:
         """A plan for calls of this form; None if their maps must be built from a record."""
@@ -352,10 +342,10 @@ class QuickCalls:
         strides = output.stride(), call.total.stride()
         return WritePlan(whole, span, dtype, size, working, times, *strides, weights, alone, {})
 
-    def fetch(self) -> None:
-        """Copy the numbers of all checks to the host. This synchronizes with the device."""
-        self._rooms = None
-        self._numbers.fetch()
+    def finish(self) -> CheckBuffers:
+        """Release memory that no map used. Returns the numbers of all checks."""
+        self._rooms.clear()
+        return self._numbers
 
 
 def _at_once(call: RepeatedCall, count: int) -> bool:

@@ -299,7 +299,7 @@ class AttentionRecord:
         if self.stored is None:
             raise ValueError(
                 f"no rows of {self.name!r} were kept: choose them before with rows=, or keep queries and keys with "
-                "keep_keys=True (maps.notes says where they are not known)"
+                "keep_keys=True (maps.notes says where they are not known; stream= writes them to disk, save does not)"
             )
         if self.rows is not None:
             missing = [row for row in chosen.tolist() if row not in self.rows]

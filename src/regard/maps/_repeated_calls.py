@@ -9,7 +9,7 @@ This runs at each attention, so the code is written for speed and was measured: 
 code objects instead of comparisons.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -25,17 +25,18 @@ from regard.maps._module_watch import FIRST_CALL
 from regard.maps._positions import CACHES, CacheState, Positions, positions_in, state_of
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps._token_layouts import TokenLayouts
+from regard.maps._unchanged_arguments import Places, argument, places_of
 from regard.maps.sources import arranged, run_as_called, run_usual
 from regard.observation import GRID
 
 CAUSAL = Band(right=0)
 _CALLED = nn.Module._call_impl.__code__  # on the stack inside every call of a module; its ``self`` is that module
-_FIRST_CALL = id(FIRST_CALL)
 _grid = GRID.get  # as ``current_grid()``, without a call of a Python function
 _new: Any = tuple.__new__  # the constructor of a named tuple is slower
 # A local variable that is added to the frame of a module's call, with the name of its map, to note that the call attended. It
 # lives as long as the frame. A list of frames would keep them alive, and all tensors to which they refer.
 _ATTENDED = "attention noted by regard"
+_ANOTHER: Any = object()
 
 
 class KnownSite(NamedTuple):
@@ -49,6 +50,7 @@ class KnownSite(NamedTuple):
         around: the id of the module that called this one, if that module may state the number of heads; else None.
         reads: which local variables must be read at each call: the depth of the function on the stack, the name of its first
             argument (which must not be another module), and the names of variables that may be caches.
+        arguments: which arguments of the module's call may be caches; None if those of ``forward`` are in ``reads``.
         device: the type of the device.
         plans: how maps of such calls are written, by the options of a capture (see :mod:`regard.maps._quick_calls`).
     """
@@ -59,6 +61,7 @@ class KnownSite(NamedTuple):
     codes: tuple[CodeType, ...]
     around: int | None
     reads: tuple[tuple[int, str | None, list[str]], ...]
+    arguments: Places | None
     device: str
     plans: dict[Any, Any]
 
@@ -195,14 +198,12 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> t
         frame = frame.f_back
     inside, codes = [], []
     while frame is not None and (code := frame.f_code) is not CALL:
-        inside.append(frame)
-        codes.append(id(code))
+        if code is not FIRST_CALL:  # the first call of a watched module has one more frame than the others
+            inside.append(frame)
+            codes.append(id(code))
         frame = frame.f_back
     if frame is None:
         return None
-    # The first call of a watched module has one more frame than the others (see _module_watch).
-    if codes and codes[-1] == _FIRST_CALL:
-        del inside[-1], codes[-1]
     variables = frame.f_locals
     module, given = variables["self"], None
     of_query, of_key, steps, more = query.shape, key.shape, key.stride(), value.stride()
@@ -220,7 +221,7 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> t
         form = (of_key, steps, value.shape, more, given.shape, given.dtype, given.is_contiguous())
     causal, scale, shared = count > 5 and args[5], kwargs.get("scale"), kwargs.get("enable_gqa", False)
     kinds = (query.dtype, key.dtype, value.dtype, query.device, causal, scale, shared)
-    like = ("call", *codes, of_query, query.stride(), *form, *kinds)
+    like = ("call", tuple(codes), of_query, query.stride(), form, kinds)
     return frame, variables, inside, codes, given, module, (query, key, value), causal, scale, shared, like
 
 
@@ -239,10 +240,15 @@ class RepeatedCalls:
         self,
         names: ModuleNames,
         layouts: TokenLayouts,
-        wants: Callable[[str], bool],
+        wants: Callable[[str], bool] | None,
         listener: RepeatedListener | None,
     ) -> None:
-        self._names, self._layouts, self._wants, self._wanted = names, layouts, wants, set[str]()
+        """
+        Args:
+            wants: whether the listener wants attention of a name; None if it wants all.
+        """
+        self._names, self._layouts, self._wants = names, layouts, wants
+        self._wanted: set[str] = set()
         self._kernels = None if listener is None else listener.kernels_without_logsumexp
         # The form of the latest call, and the known sites of this form by the id of their module. Most calls have the form of the
         # one before: comparing forms takes less time than looking them up.
@@ -279,7 +285,7 @@ class RepeatedCalls:
             layout or (None, None),
             codes,
             around if heads is None else None,
-            tuple(_reads(codes)),
+            *_reads(codes, call.module),
             query.device.type,
             {},
         )
@@ -301,20 +307,17 @@ class RepeatedCalls:
         known = self._known(like, module, key)
         if known is None or known.layout[1] != self._layouts.patches or _grid() is not None:
             return None
-        place, _, _, _, around, reads, device, _ = known
-        if (around is not None and around != _around(frame)) or not (place in self._wanted or self._ask(place)):
+        place, _, _, _, around, reads, arguments, device, _ = known
+        if around is not None and around != _around(frame):
+            return None
+        if self._wants is not None and place not in self._wanted and not self._ask(place, self._wants):
             return None
         # The functions are those of the earlier call, but their arguments may be another module, or a cache.
-        cache = None
-        for depth, first, caches in reads:
-            here = inside[depth].f_locals
-            owner = None if first is None else here.get(first)
-            if owner is not module and isinstance(owner, nn.Module):
-                return None
-            for name in caches if cache is None else ():
-                cache = here.get(name)
-                if cache is not None:
-                    break
+        cache = _cache(reads, inside, module) if reads else None
+        if cache is _ANOTHER or (arguments is not None and "forward" in module.__dict__):
+            return None
+        if cache is None and arguments:
+            cache = argument(arguments, variables["args"], variables["kwargs"])
         stack = names.begin(frame, inside, codes)
         factor = query.shape[3] ** -0.5 if scale is None else scale
         kernels = self._kernels
@@ -342,9 +345,9 @@ class RepeatedCalls:
         known = sites.get(id(module))
         return known or self._names.remembered.get((*like, key.shape[2]), {}).get(id(module))
 
-    def _ask(self, name: str) -> bool:
+    def _ask(self, name: str, wants: Callable[[str], bool]) -> bool:
         """Whether the listener wants this attention. Only a yes is kept: the listener notes each name that it does not want."""
-        wanted = self._wants(name)
+        wanted = wants(name)
         if wanted:
             self._wanted.add(name)
         return wanted
@@ -357,13 +360,36 @@ class RepeatedCalls:
                 self._names.attended(frame, name)
 
 
-def _reads(codes: tuple[CodeType, ...]) -> Iterator[tuple[int, str | None, list[str]]]:
-    """See :attr:`KnownSite.reads`."""
+def _cache(reads: tuple[tuple[int, str | None, list[str]], ...], inside: list[FrameType], module: nn.Module) -> Any:
+    """The cache in the local variables of the functions inside the module's call, None if there is none; ``_ANOTHER`` if one of
+    the functions belongs to another module."""
+    cache = None
+    for depth, first, caches in reads:
+        here = inside[depth].f_locals
+        owner = None if first is None else here.get(first)
+        if owner is not module and isinstance(owner, nn.Module):
+            return _ANOTHER
+        for name in caches if cache is None else ():
+            cache = here.get(name)
+            if cache is not None:
+                break
+    return cache
+
+
+def _reads(
+    codes: tuple[CodeType, ...], module: nn.Module
+) -> tuple[tuple[tuple[int, str | None, list[str]], ...], Places | None]:
+    """See :attr:`KnownSite.reads` and :attr:`KnownSite.arguments`."""
+    reads, arguments = [], None
     for depth, code in enumerate(codes):
         first = code.co_varnames[0] if code.co_argcount and code is not _CALLED else None
         caches = local_variables(code, CACHES)
-        if first is not None or caches:
-            yield depth, first, caches
+        places = places_of(module, codes, depth, caches)
+        if places is not None:
+            arguments = places
+        elif first is not None or caches:
+            reads.append((depth, first, caches))
+    return tuple(reads), arguments
 
 
 def _unchanged(x: Tensor) -> Tensor:

@@ -83,6 +83,9 @@ def check_segments(segments: Any, tokens: int | None = None) -> list[Segment]:
     return found
 
 
+_IMAGE_TOKENS = ("image_token_id", "image_token_index")
+
+
 def image_tokens_of(model: nn.Module, grids: Any = None) -> ImageTokens | None:
     """How the model marks image tokens, from its configuration; None if it has no image token.
 
@@ -90,7 +93,11 @@ def image_tokens_of(model: nn.Module, grids: Any = None) -> ImageTokens | None:
         grids: ``(images, 3)``, with which the model was called: frames, rows and columns, in patches before they are merged.
     """
     config = attribute(model, "config")
-    names = [name for name in ("image_token_id", "image_token_index") if _may_state(config, name)]
+    if config is None:
+        return None
+    names = [name for name in _IMAGE_TOKENS if _may_state(config, name)]
+    if not names:
+        return None
     token = next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)
     if token is None:
         return None
@@ -112,7 +119,7 @@ def _may_state(config: Any, name: str) -> bool:
     """Whether ``getattr(config, name, None)`` may give something. This runs after each capture, and takes less time than the
     error that a configuration of Hugging Face raises for a missing attribute."""
     kind: Any = type(config)
-    return config is not None and (_may_make(kind, name) or name in object.__getattribute__(config, "__dict__"))
+    return _may_make(kind, name) or name in object.__getattribute__(config, "__dict__")
 
 
 @lru_cache(256)

@@ -1,14 +1,19 @@
 """Selections of attention to keep: by patterns of names, and by indices of rows and heads."""
 
 import fnmatch
+import operator
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
+from torch import Tensor
 
 from regard.maps._attention_scores import Selection
 from regard.support.checks import describe, is_iterable
 
+# What a caller may pass: also whole numbers of numpy and torch, alone or in an array.
+Numbers = SupportsIndex | slice | Collection[SupportsIndex] | Tensor | None
+# The same as plain numbers, see checked_selection.
 Rows = int | slice | Sequence[int] | None
 
 
@@ -31,20 +36,42 @@ def check_patterns(name: str, only: Any) -> None:
         raise TypeError(f'{name} must be a pattern such as "blocks.*", or several, got {describe(only)}')
 
 
-def check_selection(name: str, chosen: Any) -> None:
-    """Raise an error unless ``chosen`` is a whole number, a slice, several numbers, or None."""
+def checked_selection(name: str, chosen: Any) -> Rows:
+    """``chosen`` as a whole number, a slice, a list of whole numbers, or None. Raises an error if it is none of these.
+
+    Whole numbers of numpy and torch count as well, also several in one array: statistics of maps are tensors.
+
+    >>> checked_selection("rows", torch.tensor([4, 0])), checked_selection("rows", torch.tensor(3))
+    ([4, 0], 3)
+    """
     if chosen is None or type(chosen) is int:
-        return
+        return chosen
     if isinstance(chosen, slice):
         parts = (chosen.start, chosen.stop, chosen.step)
         if not all(part is None or type(part) is int for part in parts) or (
             chosen.step is not None and chosen.step < 1
         ):
             raise ValueError(f"{name} must be a slice of whole numbers with a step of 1 or more, got {chosen}")
-        return
-    numbers = [chosen] if isinstance(chosen, int) else chosen
-    if not is_iterable(numbers, Collection) or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
-        raise TypeError(f"{name} must be a whole number, a slice or several whole numbers, got {describe(chosen)}")
+        return chosen
+    if not is_iterable(chosen, Collection) or getattr(chosen, "ndim", 1) == 0:
+        number = _whole(chosen)
+        if number is not None:
+            return number
+    elif getattr(chosen, "ndim", 1) == 1:
+        numbers = [_whole(each) for each in chosen]
+        if None not in numbers:
+            return numbers  # type: ignore[return-value]
+    raise TypeError(f"{name} must be a whole number, a slice or several whole numbers, got {describe(chosen)}")
+
+
+def _whole(number: Any) -> int | None:
+    """A whole number, also of numpy or torch; None for anything else. A boolean is none: a mask is no list of numbers."""
+    if isinstance(number, bool) or getattr(number, "dtype", None) in (torch.bool, "bool"):
+        return None
+    try:
+        return operator.index(number)
+    except TypeError:
+        return None
 
 
 def chosen_count(chosen: Selection, count: int) -> int:

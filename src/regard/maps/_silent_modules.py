@@ -6,7 +6,7 @@ was given one of its parameters.
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from types import FrameType
 from typing import Any
@@ -46,6 +46,7 @@ class SilentModules:
 
     Attributes:
         waiting: parameters of modules that did not run yet: the module's name by the parameter's id.
+        ran: notes that the module of this name, which attends, ran.
     """
 
     def __init__(self, model: nn.Module, names: ModuleNames) -> None:
@@ -53,6 +54,7 @@ class SilentModules:
         self.waiting: dict[int, str] = {}
         self._root = type(model).__name__
         self._ran: dict[str, None] = {}
+        self.ran: Callable[[str], None] = self._ran.setdefault  # a method in C: it is called at each attention
         self._threads: list[str | None] = []
         self._named: dict[str, int] = {}  # modules whose class is named attention, and their ids
         self._projecting: set[str] = set()  # modules that have projections of queries and keys themselves
@@ -112,10 +114,6 @@ class SilentModules:
                     self._called.add(name)
                 for key in [key for key, owner in waiting.items() if owner == name]:
                     del waiting[key]  # it is enough to know that the module ran once
-
-    def ran(self, name: str) -> None:
-        """A module that attends ran."""
-        self._ran[name] = None
 
     def operator(self, name: str | None, operator: str) -> None:
         """An operator that is not torch's own ran in the module of this name."""

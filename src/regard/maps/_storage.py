@@ -58,6 +58,11 @@ class Storage:
         reason = self.take(size, working)
         return Allotted(self, size) if reason is None else reason
 
+    @property
+    def left(self) -> int | None:
+        """Bytes of the budget that are not used; None without a limit."""
+        return None if self.budget is None else max(0, self.budget - self.used)
+
     def take(self, size: int, working: int = 0, what: str = "this map") -> str | None:
         """Count ``size`` bytes as used. Returns the reason if the budget has no room for them and ``working`` more bytes."""
         if self.budget is not None and self.used + size + working > self.budget:

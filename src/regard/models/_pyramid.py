@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.layers import GaussianAttention
+from regard.models._max_pooling import largest_of_squares
 from regard.models._pretrained import Pretrained
 from regard.models._whitening import WhitenedPatches
 from regard.observation import on_grid
@@ -84,10 +85,7 @@ class PyramidBlock(nn.Module):
 
     def forward(self, x: Tokens, grid: Grid, residual: Mixed | None = None) -> Mixed:
         mixed = self.attention(x, grid=grid)
-        if self.pool:
-            image = mixed.unflatten(1, grid).permute(0, 3, 1, 2)
-            mixed = F.max_pool2d(image, 2).permute(0, 2, 3, 1).flatten(1, 2)
-        mixed = self.norm(mixed)
+        mixed = self.norm(largest_of_squares(mixed, grid) if self.pool else mixed)
         return F.gelu(mixed if residual is None else mixed + residual)
 
 

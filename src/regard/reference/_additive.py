@@ -6,7 +6,7 @@ from torch import Tensor
 
 from regard.reference._linear import linear
 from regard.reference._softargmax import softargmax
-from regard.support.checks import check_mask
+from regard.support.mask_checks import check_mask
 
 
 def additive_attention(
@@ -41,7 +41,7 @@ def additive_attention(
     hidden = linear(query, w_query, b_hidden).unsqueeze(-2) + linear(key, w_key).unsqueeze(-3)
     scores = torch.tanh(hidden) @ w_score  # hidden is (*batch, queries, keys, width)
     if keep is not None:
-        check_mask("keep", keep, scores, dtype=torch.bool)
+        check_mask("keep", keep, scores.shape, dtype=torch.bool)
         keep = keep.expand(scores.shape)
     weights = softargmax(scores, beta, keep=keep)
     return weights @ value, weights

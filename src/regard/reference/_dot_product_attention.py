@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.reference._softargmax import beta_like, largest_kept, softargmax
-from regard.support.checks import check_mask
+from regard.support.mask_checks import check_mask
 
 
 def attention(
@@ -43,10 +43,10 @@ def attention(
     beta = query.shape[-1] ** -0.5 if beta is None else beta
     beta = beta_like(scores, beta, dim=-1)
     bias = torch.zeros_like(scores) if bias is None else bias
-    check_mask("bias", bias, scores)
+    check_mask("bias", bias, scores.shape)
     kept = bias.expand(scores.shape) > -torch.inf
     if keep is not None:
-        check_mask("keep", keep, scores, dtype=torch.bool)
+        check_mask("keep", keep, scores.shape, dtype=torch.bool)
         kept = kept & keep
     if causal:
         kept = kept & causal_keep(*scores.shape[-2:]).to(kept.device)

@@ -107,7 +107,7 @@ class _Looker:
             raise Refused(409, f"no attention was captured{f': {missed}' if missed else ''}")
         try:
             shown = self._view(maps, given, tokens)
-            return replace(shown, meta={**shown.meta, "studio": {"run": "", "step": 0, **self._answer(output)}})
+            return replace(shown, meta={**shown.meta, "studio": {"run": "", "step": 0, **self._answer(output, maps)}})
         except Exception as error:
             raise Refused(409, f"the attention of the model cannot be shown: {error_in_words(error)}") from error
 
@@ -137,18 +137,25 @@ class _Looker:
             maps.notes.append(f"token names are not shown: {error}")
             return show(maps).payload
 
-    def _answer(self, output: Any) -> dict[str, Any]:
-        """The most likely classes or next tokens, if the output is scores of these."""
+    def _answer(self, output: Any, maps: Maps) -> dict[str, Any]:
+        """The most likely classes or next tokens, if the output is scores of these. The last of several rows scores the next
+        token only if it is as wide as the vocabulary and no token looks ahead; else it is a state, or the token itself."""
         logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
         if not isinstance(logits, Tensor) or logits.ndim not in (2, 3) or not logits.is_floating_point():
             return {}
         if not logits.numel() or not bool(logits.isfinite().all()):
             return {}  # not scores; also, JSON has no NaN
+        if logits.ndim == 3 and not (logits.shape[-1] in self._vocabulary_sizes() and _looks_back_only(maps)):
+            return {}
         chances = logits[0].float().softmax(-1) if logits.ndim == 2 else logits[0, -1].float().softmax(-1)
         best = chances.topk(min(GUESSES, len(chances)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         name = self._class_name if logits.ndim == 2 else self._token_name
         return {"guesses": [{"label": name(index), "chance": chance} for index, chance in pairs]}
+
+    def _vocabulary_sizes(self) -> set[int]:
+        embedded = {module.num_embeddings for module in self.model.modules() if isinstance(module, nn.Embedding)}
+        return embedded | {getattr(getattr(self.model, "config", None), "vocab_size", 0)}
 
     def _class_name(self, index: int) -> str:
         names = getattr(getattr(self.model, "config", None), "id2label", None) or {}
@@ -157,6 +164,12 @@ class _Looker:
     def _token_name(self, index: int) -> str:
         decode = getattr(self.read, "decode", None)
         return repr(decode([index]))[1:-1] if callable(decode) else f"token {index}"
+
+
+def _looks_back_only(maps: Maps) -> bool:
+    """Whether no token attends to a later one."""
+    kept = [found.weights for found in maps.values() if found.calls and found.latest.stored is not None]
+    return all(bool((weights.triu(1) == 0).all()) for weights in kept if weights.shape[-1] == weights.shape[-2])
 
 
 def _shown(maps: Maps) -> Payload:

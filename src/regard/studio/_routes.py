@@ -187,8 +187,9 @@ class Api:
             )
 
             def look() -> bytes:
-                content = self._content(run, source, index)
-                return self._look(place, run, open_own(content), step, self._label(run, source, index)).body
+                content, label = self._content(run, source, index), self._label(run, source, index)
+                known = label if source == "test" or _runs.knows(run, label) else None
+                return self._look(place, run, open_own(content), step, known).body
 
             return BinaryResponse(self._looked.get(key, look, state=written))
 
@@ -273,7 +274,7 @@ class Api:
 
     def _label(self, run: Run, source: Source, index: int) -> str | None:
         if source == "shipped":
-            return _runs.shipped_images(run, self.folder.example)[index].stem.partition("-")[0]
+            return _runs.shipped_label(_runs.shipped_images(run, self.folder.example)[index])
         task = run.recipe.task
         return task.describe(task.sample("test", index)) or None
 

@@ -117,10 +117,24 @@ def detail(place: RunFolder, example: Path | None) -> RunDetail:
 
 
 def sample_counts(run: Run, example: Path | None) -> dict[str, int]:
-    """How many images there are to choose from, by source."""
+    """How many images there are to choose from, by source. The page opens with the first source that has any: the images of
+    the example, if the run knows their classes, otherwise its own."""
     if run.recipe.task.image_shape is None:
         return {}
-    return {"shipped": len(shipped_images(run, example)), "test": run.recipe.task.count("test")}
+    shipped = shipped_images(run, example)
+    counts = {"shipped": len(shipped), "test": run.recipe.task.count("test")}
+    known = all(knows(run, shipped_label(path)) for path in shipped)
+    return counts if known else {name: counts[name] for name in ("test", "shipped")}
+
+
+def shipped_label(path: Path) -> str:
+    """The class of an image that comes with the example."""
+    return path.stem.partition("-")[0]
+
+
+def knows(run: Run, label: str | None) -> bool:
+    """Whether this is a class of the run. Only then can the network be right or wrong about it."""
+    return label in run.recipe.task.class_names
 
 
 def shipped_images(run: Run, example: Path | None) -> list[Path]:

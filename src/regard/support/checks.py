@@ -270,12 +270,6 @@ def check_broadcastable(
         )
 
 
-def check_mask(name: str, mask: Any, scores: Tensor, *, dtype: torch.dtype | None = None) -> None:
-    """Check a mask: ``(queries, keys)``, or as many axes as the scores, each of the same size or 1."""
-    fits = scores.shape[-2:] if isinstance(mask, Tensor) and mask.ndim == 2 else scores.shape
-    check_broadcastable(name, mask, tuple(fits), "scores", dtype=dtype)
-
-
 def values_are_readable(value: Tensor) -> bool:
     """Whether values can be read without breaking a traced graph, without a synchronization, and without an error inside
     transforms of ``torch.func``."""

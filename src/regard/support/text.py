@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -62,9 +63,18 @@ def parse_size(size: str | int, name: str = "size") -> int:
     """
     if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
         return size
-    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
-    if found is None or found[2].upper() not in _UNITS:
+    found = _bytes_in(size) if isinstance(size, str) else None
+    if found is None:
         raise ValueError(f'{name} must be a number of bytes or a size such as "2GiB" or "500MB", got {size!r}')
+    return found
+
+
+@lru_cache(64)
+def _bytes_in(size: str) -> int | None:
+    """The number of bytes that a text with a unit states; None if it states none."""
+    found = _SIZE.fullmatch(size)
+    if found is None or found[2].upper() not in _UNITS:
+        return None
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 

@@ -45,6 +45,7 @@ from regard.training._optimizer_settings import parameter_groups as parameter_gr
 from regard.training._own_code import OwnCodeError as OwnCodeError
 from regard.training._own_code import import_code as import_code
 from regard.training._own_code import load_recipe as load_recipe
+from regard.training._own_code import recipe_summaries as recipe_summaries
 from regard.training._recipe import Recipe as Recipe
 from regard.training._recipe_json import changed_name as changed_name
 from regard.training._recipe_json import decode as decode

@@ -1,5 +1,6 @@
 """Recipes, tasks, networks and optimizers of your own: from a Python file or an importable module."""
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -24,6 +25,7 @@ from regard.training._recipe import Recipe
 REMEMBERED = "own_code.json"
 LARGEST_NOTE = 2**20
 _FILES: dict[str, tuple[ModuleType, bytes]] = {}  # imported files by path, with their text
+_BESIDE: dict[str, str] = {}  # modules that such a file imported from its own folder, with its path
 
 
 class OwnCodeError(UnusableInputError):
@@ -75,6 +77,17 @@ def load_recipe(source: str) -> Recipe:
     return recipe
 
 
+def recipe_summaries(source: str) -> dict[str, str]:
+    """The recipes of a file with their docstrings, or the one that ``file.py:name`` names."""
+    path, name = split_source(source)
+    functions = recipes_in(import_code(path))
+    wanted = name.replace("-", "_") or None
+    if not functions or (wanted and wanted not in functions):
+        raise OwnCodeError(f"{path} has no recipe{f' {name!r}' if name else ''}; {_known(functions)}")
+    chosen = {wanted: functions[wanted]} if wanted else functions
+    return {f"{path}:{each}": inspect.getdoc(function) or "" for each, function in chosen.items()}
+
+
 def split_source(source: str) -> tuple[str, str]:
     """The file and the name in ``file.py:name``; without a colon the name is empty. Folders may have ``.py`` in their names.
 
@@ -102,15 +115,19 @@ def recipes_in(module: ModuleType) -> dict[str, Callable[[], Any]]:
 
 
 def sources_of(recipe: Recipe) -> list[str]:
-    """The sources of the classes in a recipe, without regard's own: modules by name, files by path."""
+    """The sources of the classes in a recipe, without regard's own: modules by name, files by path. Before a module beside a
+    file comes that file: without it, the module is not found."""
     parts = (recipe, recipe.task, recipe.network, recipe.optimizer, recipe.schedule)
     modules = dict.fromkeys(type(part).__module__ for part in parts)
     files = {module.__name__: path for path, (module, _) in _FILES.items()}
-    return [files.get(name, name) for name in modules if name.partition(".")[0] != "regard" and name != "__main__"]
+    own = [name for name in modules if name.partition(".")[0] != "regard" and name != "__main__"]
+    needed = [_BESIDE[name] for name in own if name in _BESIDE]
+    return list(dict.fromkeys([*needed, *(files.get(name, name) for name in own)]))
 
 
-def import_sources(sources: Sequence[Any], where: str) -> None:
-    """Import the user's code that a run was trained with, or raise an error that names what is missing.
+def import_sources(sources: Sequence[Any], where: str) -> set[str]:
+    """Import the user's code that a run was trained with, or raise an error that names what is missing. Returns the names
+    of its modules.
 
     A run may come from a stranger, and importing executes code. So only code that was used for training on this machine
     is imported without asking. If a file does not exist here, a file of the same name that was imported before
@@ -133,6 +150,16 @@ def import_sources(sources: Sequence[Any], where: str) -> None:
             raise OwnCodeError(
                 f"{where} was trained with code from {source}, which cannot be used now: {error}{hint}"
             ) from error
+    return {name for source in map(str, sources) for name in _module_names(source)}
+
+
+def _module_names(source: str) -> list[str]:
+    """The module of a source. If it is a file that is at another path here, those of all imported files of its name."""
+    if not source.endswith(".py"):
+        return [source]
+    if source in _FILES:
+        return [_FILES[source][0].__name__]
+    return [module.__name__ for path, (module, _) in _FILES.items() if Path(path).name == Path(source).name]
 
 
 def remember(sources: Sequence[str]) -> None:
@@ -168,11 +195,13 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None  # the name ends in .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    folder = str(path.parent)
+    folder, before = str(path.parent), set(sys.modules)
     sys.path.insert(0, folder)  # like a script, it can import modules in its folder
     try:
         # Not by the loader: it may take compiled code of the old text, if that has the same length and time.
-        exec(compile(text, path, "exec", dont_inherit=True), vars(module))
+        tree = ast.parse(text, str(path))
+        exec(compile(tree, path, "exec", dont_inherit=True), vars(module))
+        _check_beside(path, tree)
     except BaseException:
         del sys.modules[name]
         if known is not None:
@@ -181,8 +210,29 @@ def _import_file(path: Path) -> ModuleType:
     finally:
         sys.path.remove(folder)
     linecache.checkcache(str(path))  # so that tracebacks show the new text
+    for new in sys.modules.keys() - before - {name}:
+        if (getattr(sys.modules[new], "__file__", None) or "").startswith(folder + os.sep):
+            _BESIDE.setdefault(new, str(path))
     _FILES[str(path)] = module, text
     return module
+
+
+def _check_beside(path: Path, tree: ast.Module) -> None:
+    """Refuse a file that means a module of its own folder, but got one of the same name from elsewhere: Python has one module
+    of a name, the first that was imported in a process."""
+    nodes = list(ast.walk(tree))
+    named = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    named += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level]
+    for name in dict.fromkeys(each.partition(".")[0] for each in named):
+        meant = [path.parent / f"{name}.py", path.parent / name / "__init__.py"]
+        found = getattr(sys.modules.get(name), "__file__", None)
+        if not found or name in sys.stdlib_module_names or not any(each.is_file() for each in meant):
+            continue
+        if not any(each.exists() and each.samefile(found) for each in meant):
+            raise OwnCodeError(
+                f"{path} imports {name!r} of its own folder, but {found} was imported under this name before: rename one of "
+                "them, or use another process"
+            )
 
 
 def _needed(function: Callable[..., Any]) -> list[str]:

@@ -3,8 +3,9 @@
 import collections.abc
 import dataclasses
 import functools
+import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Set
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from regard.data import Augmentation
@@ -29,18 +30,23 @@ def encode(value: Any) -> Any:
     raise TypeError(f"a recipe holds numbers, strings, tuples and dataclasses of those, got {describe(value)}")
 
 
-def decode(value: Any) -> Any:
+def decode(value: Any, modules: Set[str] = frozenset()) -> Any:
     """The inverse of :func:`encode`. Only known kinds of parts are constructed.
+
+    Args:
+        value: the decoded JSON.
+        modules: names of the modules with the classes of the recipe. Two files of a user may have a class of the same
+            name: a copy of a recipe, for example.
 
     >>> from regard.training import ScheduleSettings
     >>> decode(encode(ScheduleSettings(decay="linear")))
     ScheduleSettings(warm_up=0.05, decay='linear', final=0.0)
     """
     if isinstance(value, list):
-        return tuple(decode(each) for each in value)
+        return tuple(decode(each, modules) for each in value)
     if not isinstance(value, dict):
         return value
-    kinds = {kind.__name__: kind for kind in _kinds()}
+    kinds = _kinds(modules)
     said = value.get("kind")
     kind = kinds.get(said) if isinstance(said, str) else None
     if kind is None:
@@ -56,7 +62,7 @@ def decode(value: Any) -> Any:
     needed = [each.name for each in dataclasses.fields(kind) if _has_no_default(each)]
     if missing := [name for name in needed if name not in value]:
         raise ValueError(f"{kind.__name__} lacks {', '.join(missing)}: is the file complete?")
-    fields = {name: decode(each) for name, each in value.items() if name != "kind"}
+    fields = {name: decode(each, modules) for name, each in value.items() if name != "kind"}
     for name, hint in field_types(kind).items():
         if name in fields and not fits(fields[name], hint):
             raise ValueError(f"{kind.__name__}: {name} must be {_words(hint)}, got {describe(fields[name]):.200}")
@@ -140,9 +146,29 @@ def _brief(value: Any) -> Any:
     return value.get("kind") if isinstance(value, dict) else value
 
 
-def _kinds() -> Iterator[Any]:
+def modules_of(recipe: Recipe) -> set[str]:
+    """Names of the modules with the classes of a recipe."""
+    parts = (recipe, recipe.task, recipe.network, recipe.optimizer, recipe.schedule)
+    return {type(part).__module__ for part in parts}
+
+
+def _kinds(modules: Set[str]) -> dict[str, Any]:
+    """Classes by name. Of several with one name: that of the modules, else regard's own, else the one defined last."""
+
+    def preference(kind: type) -> tuple[bool, bool, bool]:
+        return kind.__module__ in modules, kind.__module__.partition(".")[0] == "regard", not _is_replaced(kind)
+
+    found: dict[str, Any] = {}
     pending: list[Any] = [Recipe, Augmentation, *PARTS.values()]
     while pending:
-        kind = pending.pop()
-        yield kind
-        pending += kind.__subclasses__()
+        kind = pending.pop(0)
+        known = found.get(kind.__name__, kind)
+        found[kind.__name__] = kind if preference(kind) >= preference(known) else known
+        pending += kind.__subclasses__()  # in the order in which they were defined
+    return found
+
+
+def _is_replaced(kind: type) -> bool:
+    """Whether the module of a class now has another one of this name: its file was read again, or a notebook's cell run."""
+    now = getattr(sys.modules.get(kind.__module__), kind.__qualname__, kind)
+    return now is not kind

@@ -69,9 +69,10 @@ class Run:
             raise FileNotFoundError(f"{self.folder} is not the folder of a run: it has no {RECIPE}")
         try:
             content = read_json(path, LARGEST_RECIPE, finite=False)
+            modules: set[str] = set()
             if isinstance(content, dict) and isinstance(content.get("imports"), list):
-                import_sources(content.pop("imports"), str(self.folder))
-            recipe = decode(content)
+                modules = import_sources(content.pop("imports"), str(self.folder))
+            recipe = decode(content, modules)
         except OwnCodeError:
             raise
         except (ValueError, OverflowError) as error:

@@ -16,7 +16,7 @@ from regard.training._json_lines import LARGEST_LOG, JsonLines
 from regard.training._machine import versions
 from regard.training._progress import say
 from regard.training._recipe import Recipe
-from regard.training._recipe_json import decode, differences, encode
+from regard.training._recipe_json import decode, differences, encode, modules_of
 from regard.training._run import EVALUATION, HEADS, LOCK, METRICS, RECIPE, SUMMARY, Run
 
 Resume = bool | str | PathLike[str]
@@ -169,7 +169,7 @@ def last_checkpoint(run: Run, resume: Resume, first: bool) -> Checkpoint | None:
 def check_recipe(recipe: Recipe, state: dict[str, Any], folder: Path) -> None:
     """Refuse to resume with a different recipe, classes or images: the result would belong to neither. A field that did not
     exist when the run was started has its default. The same images may be at another path."""
-    started, now = encode(decode(state["recipe"])), encode(recipe)
+    started, now = encode(decode(state["recipe"], modules_of(recipe))), encode(recipe)
     can_compare = has_comparable_images(recipe, state)
     if can_compare:
         started["task"]["data"] = now["task"]["data"]
@@ -186,7 +186,7 @@ def check_recipe(recipe: Recipe, state: dict[str, Any], folder: Path) -> None:
 def restore_recipe(run: Run, recipe: Recipe, encoded: Any) -> None:
     """Rewrite the recipe's file if it is missing, damaged or not that of the checkpoint, or if the path of the images has
     changed."""
-    moved = decode(encoded) != recipe  # the recipe was checked before, so nothing else can differ
+    moved = decode(encoded, modules_of(recipe)) != recipe  # the recipe was checked before, so nothing else can differ
     try:
         found = read_object(run.folder / RECIPE, finite=False)
         found.pop("imports", None)

@@ -49,7 +49,8 @@ def _layer(
     one: Sheet, other: Sheet, texts: tuple[list[str] | None, list[str] | None]
 ) -> tuple[dict[str, Any], dict[str, Tensor | Scaled]]:
     counts = [(_queries(sheet), sheet.about["keys"]) for sheet in (one, other)]
-    labels = [[_labels(text, count) for count in both] for text, both in zip(texts, counts, strict=True)]
+    named = [text if sheet.over_tokens else None for text, sheet in zip(texts, (one, other), strict=True)]
+    labels = [[_labels(text, count) for count in both] for text, both in zip(named, counts, strict=True)]
     name = one.about["name"]
     queries, columns = (
         _aligned(labels[0][axis], labels[1][axis], counts[0][axis], counts[1][axis], name, what)
@@ -86,7 +87,7 @@ def _layer(
 
 def _side(sheet: Sheet, labels: list[list[str] | None]) -> dict[str, Any]:
     _, queries, keys = sheet.weights.shape
-    kept = ("rows", "residual", "agrees", "against", "kernel", "kind")
+    kept = ("rows", "residual", "agrees", "against", "kernel", "kind", "over")
     named = [label is not None for label in labels]
     return {"queries": queries, "keys": keys, "named": named, **{key: sheet.about[key] for key in kept}}
 

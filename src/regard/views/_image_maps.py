@@ -34,7 +34,7 @@ def payload(
         "layers": [sheet.about for sheet in shown],
         "notes": notes(maps, left_out),
         "image": image is not None,
-        "rollout": rolls_out(shown),
+        "rollout": rolls_out(shown, maps),
         "opening": opening([sheet.about for sheet in shown]),
     }
     pixels = {} if image is None else {"image": as_pixels(image, sample)}
@@ -42,6 +42,9 @@ def payload(
 
 
 def _placed(sheet: Sheet, grid: Sequence[int] | None, prefix: int | None) -> Sheet:
+    if not sheet.over_tokens:
+        over = "channels" if sheet.about["over"] == "channels" else "keys that differ from query to query"
+        raise ValueError(f"{sheet.found.name!r} attends over {over}, which have no place on an image")
     layout = sheet.found.layout(grid, prefix)
     if len(layout.grid) != 2:
         raise ValueError(

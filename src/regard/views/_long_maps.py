@@ -25,7 +25,8 @@ def is_long(maps: Maps) -> bool:
 
 def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     """The arguments are those of :func:`regard.show`. Maps without an overview are left out, with a note."""
-    shown = {name: found for name, found in maps.items() if found.calls and found.latest.overview is not None}
+    kept = {name: found for name, found in maps.items() if found.calls and found.latest.overview is not None}
+    shown = {name: _whole(found) for name, found in kept.items()}
     others = [name for name in maps if name not in shown]
     if isinstance(sample, bool) or not isinstance(sample, int):
         raise TypeError(f"sample must be a whole number, got {describe(sample)}")
@@ -42,6 +43,8 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
         about, made = _layer(found, sample, side, bins, pack)
         about["asks"], about["reads"] = named[number]
         about["first"] = _first(found.latest)
+        calls = len(kept[found.name].calls)
+        about.update(calls=calls, joined=calls > len(found.calls))
         abouts.append(about)
         arrays |= {f"{name}{number}": array for name, array in made.items()}
     rows = _kept_rows(shown, sample)
@@ -54,6 +57,17 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     return Payload(
         "long", {"layers": abouts, "tokens": lists, "notes": said, "opening": _opening(shown, sample)}, arrays
     )
+
+
+def _whole(found: Map) -> Map:
+    """The calls of a generation put together, or else the map as it is: of other calls the latest is shown."""
+    if len(found.calls) == 1:
+        return found
+    try:
+        joined: Map = Maps([found]).generation()[found.name]
+    except ValueError:
+        return found
+    return joined
 
 
 def _layer(
@@ -85,8 +99,7 @@ def _layer(
         "against": record.against,
         "kind": record.kind,
         "kernel": record.kernel,
-        "calls": len(found.calls),
-        "joined": False,
+        "over": found.over,
     }
     arrays: dict[str, Tensor | Scaled] = {
         "mass": pack(mass),
@@ -153,7 +166,9 @@ def _counted(record: AttentionRecord) -> tuple[int, int]:
 def _named(shown: dict[str, Map], lists: dict[str, list[str]]) -> list[tuple[str | None, str | None]]:
     """For each map the lists that name its queries and its keys. The last token that generation wrote, and did not read, is
     taken off its list."""
-    counted = {name: _counted(found.latest) for name, found in shown.items()}
+    counted = {name: _counted(found.latest) for name, found in shown.items() if found.over == "tokens"}
+    if lists and not counted:
+        raise ValueError(f"tokens name nothing in these maps: {next(iter(shown))!r} attends over channels")
     if "text" in lists and len(lists["text"]) - 1 == max(keys for _, keys in counted.values()):
         lists["text"].pop()
     elif "target" in lists:
@@ -162,7 +177,7 @@ def _named(shown: dict[str, Map], lists: dict[str, list[str]]) -> list[tuple[str
         }
         if written == {len(lists["target"]) - 1}:
             lists["target"].pop()
-    return [_lists_of(name, *sides, lists) for name, sides in counted.items()]
+    return [_lists_of(name, *counted[name], lists) if name in counted else (None, None) for name in shown]
 
 
 def _lists_of(name: str, queries: int, keys: int, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:

@@ -36,7 +36,7 @@ def payload(maps: Maps, segments: Any, *, image: Any = None, tokens: Any = None,
 
 def _fitting(found: list[Sheet], count: int) -> tuple[list[Sheet], list[str]]:
     """The maps whose queries and keys are these tokens, and the names of the others."""
-    fitting = [sheet for sheet in found if sheet.about["keys"] in (count, count - 1)]
+    fitting = [sheet for sheet in found if sheet.over_tokens and sheet.about["keys"] in (count, count - 1)]
     if not fitting:
         keys = sorted({sheet.about["keys"] for sheet in found})
         raise ValueError(f"segments have {count} tokens in all, but the maps attend over {', '.join(map(str, keys))}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.views import _head_positions, _image_maps, _token_maps
 from regard.views._payload import Payload
+from regard.views._sheets import maps_for_page
 
 if TYPE_CHECKING:
     from regard.training import Run, SampleAttention
@@ -46,14 +47,15 @@ def run_views(run: Run) -> dict[str, Payload]:
 
 def attention_view(seen: SampleAttention) -> Payload | None:
     """The view of a network's attention on a sample; None if it has no attention that can be shown."""
-    if not len(seen.maps):
+    maps = maps_for_page(seen.maps)
+    if not len(maps):
         return None
     if seen.image is not None:
         try:
-            return _image_maps.payload(seen.maps, image=seen.image, grid=seen.grid)
+            return _image_maps.payload(maps, image=seen.image, grid=seen.grid)
         except ValueError:  # no map lies on the image
             return None
-    payload = _token_maps.payload(seen.maps, tokens=seen.tokens)
+    payload = _token_maps.payload(maps, tokens=seen.tokens)
     if seen.decoder_input is not None:
         payload.meta["tokens"]["told"] = list(seen.decoder_input)
         for layer in payload.meta["layers"]:

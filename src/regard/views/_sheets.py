@@ -10,7 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps import AttentionRecord, Layout, Map, Maps, is_cross_attention, merged_rows, stacks_in, visible_keys
+from regard.maps import (
+    AttentionRecord,
+    Layout,
+    Map,
+    Maps,
+    Missed,
+    is_cross_attention,
+    merged_rows,
+    stacks_in,
+    visible_keys,
+)
 from regard.support.checks import describe, is_functional
 from regard.views._generations import shown_calls
 from regard.views._head_statistics import patterns, statistics, token_positions
@@ -18,6 +28,10 @@ from regard.views._payload import Scaled
 
 LARGE, LARGEST = 100_000_000, 350_000_000  # a view with more weights loads slowly, or not at all
 
+# What patterns of tokens are if the keys are no tokens: no channel is the first one, and no key is that of another query.
+_PATTERNS = {"tokens": {}, "channels": {"first": "one key"}, "samples": {"first": "other", "one key": "other"}}
+
+TOO_LARGE = "too large for a page"
 GAUSSIAN = "Gaussian heads ignore content: every input gets the same map"
 
 
@@ -46,9 +60,14 @@ class Sheet:
         return list(range(self.about["queries"])) if chosen is None else chosen
 
     @property
+    def over_tokens(self) -> bool:
+        """Whether the keys are tokens, the same ones for all queries: not channels, nor keys of each query's own."""
+        return self.about["over"] == "tokens"
+
+    @property
     def self_attention(self) -> bool:
         """Whether queries may be the same tokens as keys: there are as many."""
-        return self.asked in (None, self.about["keys"])
+        return self.over_tokens and self.asked in (None, self.about["keys"])
 
 
 def as_maps(what: Any, argument: str = "what") -> Maps | None:
@@ -90,6 +109,29 @@ def sheets(maps: Maps, sample: int) -> list[Sheet]:
         raise TypeError(f"sample must be a whole number, got {describe(sample)}")
     _check_size(maps)
     return [_sheet(found, sample) for found in maps.values()]
+
+
+def maps_for_page(maps: Maps, most: int | None = None) -> Maps:
+    """The maps that a page can show, in their order, with at most this many weights of a sample. The others are missed,
+    which the view says. For pages about a run, whose reader did not choose what is captured."""
+    most = LARGE if most is None else most
+    kept: list[Map] = []
+    missed, size = list(maps.missed), 0
+    for found in maps.values():
+        count = math.prod(found.shape[1:]) if found.shape else 0
+        if size + count > most:
+            missed.append(Missed(found.name, TOO_LARGE, tuple(found.shape)))
+        else:
+            size += count
+            kept.append(found)
+    made = Maps(kept, missed)
+    made.notes = list(maps.notes)
+    return made
+
+
+def lacks_large(maps: Maps) -> bool:
+    """Whether maps were left out because of their size, by the capture or by :func:`maps_for_page`."""
+    return any(TOO_LARGE in missed.reason or "budget" in missed.reason for missed in maps.missed)
 
 
 def _check_size(maps: Maps) -> None:
@@ -147,6 +189,7 @@ def _sheet(found: Map, sample: int) -> Sheet:
         "against": latest.against,
         "kind": latest.kind,
         "kernel": latest.kernel,
+        "over": found.over,
         "calls": len(found.calls),
         "joined": len(chosen.calls) > 1,
         "steps": chosen.steps,
@@ -160,10 +203,13 @@ def _sheet(found: Map, sample: int) -> Sheet:
 
 
 def _describe_heads(about: dict[str, Any], weights: Tensor, visible: Tensor, mask: Tensor | None) -> None:
-    """Add statistics and patterns of each head, on the grid in ``about``."""
-    positions = None if about["rows"] is not None else token_positions(about["keys"], about["grid"], about["prefix"])
+    """Add statistics and patterns of each head, on the grid in ``about``. Channels have no order and no distance, and neither
+    have keys that differ from query to query."""
+    placed = about["rows"] is None and about["over"] == "tokens"
+    positions = token_positions(about["keys"], about["grid"], about["prefix"]) if placed else None
     about["statistics"] = statistics(weights, visible, mask, positions)
-    about["patterns"] = patterns(weights, about["statistics"]["surprise"], positions)
+    found = patterns(weights, about["statistics"]["surprise"], positions)
+    about["patterns"] = [_PATTERNS[about["over"]].get(each, each) for each in found]
 
 
 def place_on_grid(sheet: Sheet, grid: Sequence[int], prefix: int) -> None:
@@ -185,11 +231,14 @@ def arrays(shown: list[Sheet]) -> dict[str, Tensor | Scaled]:
     return made
 
 
-def rolls_out(shown: list[Sheet]) -> bool:
-    """Whether the maps can be multiplied, as in :func:`regard.rollout`: every layer attends among the same tokens, or
-    among merged squares of the tokens before, according to the grids."""
+def rolls_out(shown: list[Sheet], maps: Maps) -> bool:
+    """Whether the maps can be multiplied, as in :func:`regard.rollout`: no layer was left out because of its size, and every
+    layer attends among the same tokens, or among merged squares of the tokens before, according to the grids."""
+    if lacks_large(maps):
+        return False
     abouts = [sheet.about for sheet in shown]
-    square = all(about["queries"] == about["keys"] and about["rows"] is None for about in abouts)
+    over_tokens = all(about["over"] == "tokens" for about in abouts)
+    square = over_tokens and all(about["queries"] == about["keys"] and about["rows"] is None for about in abouts)
     names = [about["name"] for about in abouts]
     together = len(stacks_in(names)) == 1 and not any(map(is_cross_attention, names))
     once = all(_calls_of_last_run(sheet.found) == 1 for sheet in shown)

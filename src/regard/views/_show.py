@@ -85,7 +85,8 @@ class Show:
             path: ends in ``.html``, or in ``.svg``, ``.pdf`` or ``.png`` for a figure (needs matplotlib).
             title: of the page or of the figure.
             figure: what a figure shows: ``layer`` (a name or a number), ``head`` (a number or ``"mean"``; default: the
-                most structured one), ``query`` (on an image) and ``width`` in inches (default: 3.4, one column).
+                most structured one), ``query`` (on an image), ``pool`` (what a cell of a large map shows: ``"largest"``
+                weight or ``"mass"``) and ``width`` in inches (default: 3.4, one column).
         """
         check_path("path", path)
         if title is not None:

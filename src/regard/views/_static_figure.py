@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.figures import weight_image, weight_map, weight_maps, weight_segments
+from regard.figures import POOLS, Pool, weight_image, weight_map, weight_maps, weight_segments
 from regard.figures.style import COLORS, GRAY, Figure, new_figure, tidy
-from regard.support.checks import describe
+from regard.support.checks import check_choice, describe
 from regard.views._payload import Payload
 
 FORMATS = (".svg", ".pdf", ".png")
-OPTIONS = ("layer", "head", "query", "width")
+OPTIONS = ("layer", "head", "query", "width", "pool")
 
 
 def check_options(options: dict[str, Any]) -> None:
@@ -29,6 +29,8 @@ def check_options(options: dict[str, Any]) -> None:
     number = isinstance(width, int | float) and not isinstance(width, bool) and 0 < width < math.inf
     if width is not None and not number:
         raise ValueError(f"width must be a number of inches above 0, got {describe(width)}")
+    if options.get("pool") is not None:
+        check_choice("pool", options["pool"], POOLS)
 
 
 def figure(
@@ -38,6 +40,7 @@ def figure(
     head: int | str | None = None,
     query: int | None = None,
     width: float | None = None,
+    pool: Pool | None = None,
     title: str | None = None,
 ) -> Figure:
     """The figure of maps or of where heads look.
@@ -48,15 +51,18 @@ def figure(
         head: its number, or ``"mean"``; default: the most structured one.
         query: on an image, the number of the query; default: the first.
         width: in inches; default: one column.
+        pool: what a cell of a large map shows, ``"largest"`` or ``"mass"``; default: mass for an overview, else the largest.
         title: default: the layer and the head.
     """
-    size = {} if width is None else {"width": float(width)}
+    size: dict[str, Any] = {} if width is None else {"width": float(width)}
+    if pool is not None and payload.view not in ("compare", "long", "tokens"):
+        raise ValueError(f"pool is for maps over tokens; the view {payload.view!r} pools no weights, got pool={pool!r}")
     if payload.view == "heads":
         return _heads(payload, title, **size)
     if payload.view == "compare":
-        return _compared(payload, layer, head, query, title, **size)
+        return _compared(payload, layer, head, query, title, pool=pool or "largest", **size)
     if payload.view == "long":
-        return _long(payload, layer, head, query, title, **size)
+        return _long(payload, layer, head, query, title, pool=pool or "mass", **size)
     if payload.view not in ("tokens", "image", "mixed"):
         raise ValueError(f"the view {payload.view!r} has no static figure: save it as .html")
     layers = payload.meta["layers"]
@@ -76,7 +82,7 @@ def figure(
     rows = about["rows"] or range(about["queries"])
     asks, reads = (None if about[side] is None else lists[about[side]] for side in ("asks", "reads"))
     queries = [str(row) if asks is None else asks[row] for row in rows]
-    return weight_map(weights, visible, queries=queries, keys=reads, title=words, **size)
+    return weight_map(weights, visible, queries=queries, keys=reads, title=words, pool=pool or "largest", **size)
 
 
 def _layer(layers: list[dict[str, Any]], asked: int | str | None, opening: int) -> int:
@@ -115,16 +121,23 @@ def _of_head(values: Tensor, heads: list[int], asked: int | str | None, best: in
 
 
 def _long(
-    payload: Payload, layer: int | str | None, head: int | str | None, query: int | None, title: str | None, **size: Any
+    payload: Payload,
+    layer: int | str | None,
+    head: int | str | None,
+    query: int | None,
+    title: str | None,
+    *,
+    pool: Pool,
+    **size: Any,
 ) -> Figure:
-    """An overview: the mass that an average query of each cell's row gives to the keys of the cell."""
+    """An overview: the mass that an average query of each cell's row gives to the keys of the cell, or its largest weight."""
     if query is not None:
         raise ValueError(f"query is for an image; this figure shows all queries, got query={query}")
     layers, opening = payload.meta["layers"], payload.meta["opening"]
     number = _layer(layers, layer, opening["layer"])
     about = layers[number]
     best = opening["head"] if layer is None else int(_values(payload, f"entropy{number}").mean(-1).argmin())
-    mass, name = _of_head(_values(payload, f"mass{number}"), about["heads"], head, best)
+    shown, name = _of_head(_values(payload, f"{pool}{number}"), about["heads"], head, best)
     cells = [range(0, about[side], step) for side, step in zip(("queries", "keys"), about["cell"], strict=True)]
     lists = payload.meta["tokens"]
     labels = []
@@ -132,9 +145,10 @@ def _long(
         said = [] if about[side] is None else lists[about[side]]
         numbers = [first + at for at in starts]
         labels.append([f"{at} {said[at]}" if at < len(said) else str(at) for at in numbers])
-    words = f"{about['name']} · {name} · in cells of {about['cell'][0]} × {about['cell'][1]} tokens"
-    uniform = torch.full((len(mass),), mass.shape[1])
-    return weight_map(mass, uniform, queries=labels[0], keys=labels[1], title=title or words, **size)
+    words = f"{about['name']} · {name} · in cells of {about['cell'][0]} × {about['cell'][1]} {about['over']}"
+    words += ", the largest weight of each" if pool == "largest" else ""
+    uniform = torch.full((len(shown),), about["keys"] if pool == "largest" else shown.shape[1])
+    return weight_map(shown, uniform, queries=labels[0], keys=labels[1], title=title or words, pool=pool, **size)
 
 
 def _on_image(
@@ -186,6 +200,8 @@ def _compared(
     head: int | str | None,
     query: int | None,
     title: str | None,
+    *,
+    pool: Pool,
     **size: float,
 ) -> Figure:
     """Both maps and their difference."""
@@ -211,7 +227,7 @@ def _compared(
         for names, axis in zip(labels[0], ("rows", "columns"), strict=True)
     ]
     words = f"{about['name']} · head {about['heads'][chosen]}" if title is None else title
-    return weight_maps(maps, [first, second, f"{second} − {first}"], [*labels, shared], title=words, **size)
+    return weight_maps(maps, [first, second, f"{second} − {first}"], [*labels, shared], title=words, pool=pool, **size)
 
 
 def _compared_labels(side: dict[str, Any], text: list[str] | None) -> list[list[str] | None]:

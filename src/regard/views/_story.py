@@ -1,5 +1,6 @@
 """The page "Watch a network learn where to look": views of the user's run and of shipped networks."""
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from regard.maps import Maps
 from regard.views import _convolution, _head_positions, _image_maps
 from regard.views._payload import Payload
+from regard.views._sheets import lacks_large, maps_for_page
 from regard.views._shipped import shipped_run
 
 if TYPE_CHECKING:
@@ -169,15 +171,12 @@ def _images(source: _Source) -> dict[str, Payload] | None:
 
 
 def _some_layers(maps: Maps) -> Maps:
-    """The first layers, as many as fit."""
-    names: list[str] = []
-    weights = 0
-    for name, found in maps.items():
-        weights += found.weights[0].numel()
-        if names and weights > MOST_WEIGHTS:
-            break
-        names.append(name)
-    return type(maps)(maps[name] for name in names)
+    """The first layers that fit; else the smallest one, if a page can show it."""
+    kept = maps_for_page(maps, MOST_WEIGHTS)
+    if len(maps) and not len(kept):
+        least = min(maps.values(), key=lambda found: math.prod(found.shape[1:]))
+        kept = maps_for_page(Maps([least]))
+    return Maps(kept.values())
 
 
 def _equal(left: Maps, right: Maps) -> bool:
@@ -218,7 +217,7 @@ def _text_network(source: _Source, example: _Source) -> Payload | None:
 def _three_lines(source: _Source, example: _Source) -> Payload | None:
     """The view that the lines of code on the page produce, made by running them."""
     batch, seen = source.samples[0].batch, source.seen[0]
-    if not len(seen.maps):
+    if not len(seen.maps) or lacks_large(maps_for_page(seen.maps)):
         return None
     names: dict[str, Any] = {"model": source.network}
     if seen.image is not None and hasattr(batch, "images"):

@@ -22,6 +22,8 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     if _has_unread(shown, lists):
         lists["text" if "text" in lists else "target"].pop()
     given = bool(lists)
+    if given and all(sheet.about["over"] == "channels" for sheet in shown):
+        raise ValueError(f"tokens name nothing in these maps: {shown[0].about['name']!r} attends over channels")
     for sheet in shown:
         asks, reads = _names(sheet, lists) if given else _patches(sheet, lists)
         sheet.about.update(asks=asks, reads=reads)
@@ -29,7 +31,7 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
         "layers": [sheet.about for sheet in shown],
         "tokens": lists,
         "notes": notes(maps),
-        "rollout": rolls_out(shown),
+        "rollout": rolls_out(shown, maps),
         "opening": opening([sheet.about for sheet in shown]),
     }
     weights = arrays(shown)
@@ -42,7 +44,7 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
 def _has_unread(shown: list[Sheet], lists: dict[str, list[str]]) -> bool:
     """Whether the tokens include the last generated one, which was never read and has no row and no column."""
     if "text" in lists:
-        return len(lists["text"]) - 1 == max(sheet.about["keys"] for sheet in shown)
+        return len(lists["text"]) - 1 == max((sheet.about["keys"] for sheet in shown if sheet.over_tokens), default=0)
     written = {sheet.asked for sheet in shown if _likely(sheet)[0] == "target"}
     return "target" in lists and written == {len(lists["target"]) - 1}
 
@@ -71,7 +73,7 @@ def _is_list(tokens: Any) -> bool:
 
 def _patches(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:
     """Names by position, for tokens with a known grid and without a text."""
-    layout = sheet.found.latest.layout
+    layout = sheet.found.latest.layout if sheet.over_tokens else None
     if layout is None or len(layout.grid) != 2 or layout.tokens != sheet.about["keys"]:
         return None, None
     rows, columns = layout.grid
@@ -85,6 +87,10 @@ def _names(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str |
     """The token lists of a map's queries and keys."""
     about, queries = sheet.about, sheet.asked
     keys = about["keys"]
+    if not sheet.over_tokens:
+        # Channels have no names. Keys that differ from query to query have none either, but their queries are tokens.
+        asks = "text" in lists and about["over"] == "samples" and queries == len(lists["text"])
+        return "text" if asks else None, None
     if "text" in lists:
         count = len(lists["text"])
         if keys != count and queries != count:

@@ -93,6 +93,10 @@ def _merged(found: Map, into: Tensor) -> Map:
     call, chosen = found.latest, shown_calls(found)
     weights, calls = chosen.weights, chosen.calls
     queries, keys = weights.shape[2:]
+    if found.over != "tokens":
+        raise ValueError(
+            f"words=True: {found.name!r} attends over {found.over}, which are no parts of words: leave it out"
+        )
     if call.rows is not None or keys != tokens:
         raise ValueError(
             f"words=True: {found.name!r} attends from {queries} to {keys} tokens, but there are {tokens} tokens"

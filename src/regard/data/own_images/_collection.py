@@ -79,15 +79,42 @@ def hold_out(labels: Int64[Tensor, "n"], ranks: Int64[Tensor, "n"], share: float
 
 def complete_parts(parts: dict[Part, Tensor], labels: Tensor, ranks: Tensor) -> tuple[dict[Part, Tensor], list[str]]:
     """Make sure that there is a test set: without one, the validation part becomes the test set, and without either a tenth
-    of each class is set aside. Returns notes about the changes."""
-    if "test" in parts:
-        return parts, []
-    if "validation" in parts:
-        return {"train": parts["train"], "test": parts["validation"]}, []
-    train = parts["train"]
-    held = hold_out(labels[train], ranks[train], TEST_SHARE)
-    note = f"there is no test set: {int(held.sum()):,} of the {len(train):,} images, a tenth of each class, are set aside for it"
-    return {"train": train[~held], "test": train[held]}, [note]
+    of each class is set aside. Images that come class by class are mixed. Returns notes about the changes."""
+    notes: list[str] = []
+    if "test" not in parts and "validation" in parts:
+        parts = {"train": parts["train"], "test": parts["validation"]}
+    elif "test" not in parts:
+        train = parts["train"]
+        held = hold_out(labels[train], ranks[train], TEST_SHARE)
+        parts = {"train": train[~held], "test": train[held]}
+        notes.append(
+            f"there is no test set: {int(held.sum()):,} of the {len(train):,} images, a tenth of each class, are set aside for it"
+        )
+    return {part: rows[mix_classes(labels[rows], ranks[rows])] for part, rows in parts.items()}, notes
+
+
+def mix_classes(labels: Int64[Tensor, "n"], ranks: Int64[Tensor, "n"]) -> Int64[Tensor, "n"]:
+    """An order in which the first images are a fair sample of all classes.
+
+    A folder lists its images class by class. Whoever then takes the first images (``limit``, a curve on some samples, the
+    pictures of a page) would see a single class. So such images are ordered by their place in their own class, as a share
+    of its size. Labels that change at least half as often as in a random order keep theirs.
+
+    >>> mix_classes(torch.tensor([0] * 4 + [1] * 2), torch.arange(6))
+    tensor([0, 4, 1, 2, 5, 3])
+    >>> mix_classes(torch.tensor([0, 1, 0, 0, 1, 0]), torch.arange(6))
+    tensor([0, 1, 2, 3, 4, 5])
+    """
+    sizes = labels.bincount()
+    changes = int((labels[1:] != labels[:-1]).sum())
+    random = (len(labels) - 1) * (1 - float((sizes / max(len(labels), 1)).square().sum()))  # expected changes
+    if changes >= max(random / 2, int((sizes > 0).sum())):
+        return torch.arange(len(labels))
+    by_class = ranks.argsort(stable=True)
+    by_class = by_class[labels[by_class].argsort(stable=True)]  # class by class, and by rank in each
+    place = torch.empty_like(labels)
+    place[by_class] = torch.cat([torch.arange(size) for size in sizes.tolist()])
+    return (place / sizes[labels]).argsort(stable=True)
 
 
 def check(collection: Collection) -> list[str]:
@@ -102,7 +129,8 @@ def check(collection: Collection) -> list[str]:
         raise UnsuitableDataError(f"{collection.where} has no training image of {_classes(untrained)}")
     notes = list(collection.notes)
     if untested := _names_of(classes, counts["test"] == 0):
-        notes.append(f"there is no test image of {_classes(untested)}: the test accuracy says nothing about it")
+        them = "it" if len(untested) == 1 else "them"
+        notes.append(f"there is no test image of {_classes(untested)}: the test accuracy says nothing about {them}")
     return notes + _compare(collection, collection.hashes)
 
 
@@ -111,7 +139,7 @@ def fingerprint(collection: Collection) -> dict[str, Any]:
     parts, order and hashes. Hashes ``of`` pixels and hashes of files cannot be compared."""
     digest = hashlib.blake2b(digest_size=16)
     for part in sorted(collection.parts):
-        rows = collection.parts[part]
+        rows = collection.parts[part].sort().values  # in the order of the source
         digest.update(f"{part} {len(rows)} ".encode())
         digest.update(collection.labels[rows].numpy().tobytes() + collection.hashes[rows].numpy().tobytes())
     of = "files" if isinstance(collection.pixels, DecodedPixels) else "pixels"

@@ -68,7 +68,7 @@ class OwnDataSet:
     def notes(self) -> tuple[str, ...]:
         """Problems of the data, one sentence each. Unusable data raises an error."""
         notes = check(self.collection)
-        if self._share != self._wanted_share:
+        if self._share != self._wanted_share and "validation" not in self.collection.parts:
             notes.append(
                 f"{self.wanted_validation:,} validation images would be more than half of the "
                 f"{len(self.collection.parts['train']):,} training images: {self.validation_count:,} are held out instead"

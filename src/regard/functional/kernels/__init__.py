@@ -34,6 +34,7 @@ from regard.functional.kernels._tap_launch import tap_launch as tap_launch
 from regard.functional.kernels._tensors import is_aligned as is_aligned
 from regard.functional.kernels._tensors import is_on_current_gpu as is_on_current_gpu
 from regard.functional.kernels._tensors import on_device_of as on_device_of
+from regard.functional.kernels._tensors import power_of_two as power_of_two
 from regard.functional.kernels._tensors import raw_stream as raw_stream
 from regard.support.checks import is_exporting, is_transformed, under_autocast
 
@@ -112,6 +113,11 @@ def usable_for_taps(x: Tensor, matrices: Sequence[Tensor]) -> bool:
     half = x.dtype in (torch.float16, torch.bfloat16) and x.numel() > 0
     half = half and torch._C._len_torch_dispatch_stack() == 0  # dispatch modes must see plain operators
     return half and all(max(matrix.shape) <= _LONGEST for matrix in matrices) and _run_on(x.device.type)
+
+
+def usable_for_images(images: Tensor) -> bool:
+    """Whether a kernel can augment images, bytes (n, channels, height, width), that are on this device."""
+    return images.numel() > 0 and images.is_contiguous() and _run_on(images.device.type)
 
 
 def _run_on(device: str) -> bool:

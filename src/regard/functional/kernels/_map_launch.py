@@ -11,6 +11,9 @@ from torch import Tensor
 
 from regard.functional.kernels._tensors import is_aligned, on_device_of, power_of_two, raw_stream, rows_of
 
+# Functions of torch that run at each attention: looking them up takes as long as calling them. A build without CUDA has none.
+_stream_of: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
 _FAR = 1 << 30  # a distance limit that hides nothing
 WIDEST = 256  # largest width of a head
 MOST_HEADS = 65535  # batch · heads: CUDA's limit for the second axis of a launch grid
@@ -128,7 +131,7 @@ class WeightsPlan:
     @property
     def stream(self) -> int:
         """The raw handle of the current stream of the plan's device."""
-        return 0 if self.index is None else torch._C._cuda_getCurrentRawStream(self.index)
+        return 0 if self.index is None else _stream_of(self.index)
 
     def start(self, *tensors: Tensor) -> None:
         """Write the weights. ``tensors``: query, key, value, logsumexp, output; shift, present queries, present keys, slopes;
@@ -161,7 +164,7 @@ class WeightsPlan:
             stream: the raw handle of the device's stream.
         """
         launch = self._launch
-        if self.index is not None and self.index != torch._C._cuda_getDevice():
+        if self.index is not None and self.index != _current_device():
             return False
         if launch.run is None:
             found = _compiled.get(self._kind) or self._compile(query.dtype, value.dtype, output.dtype)

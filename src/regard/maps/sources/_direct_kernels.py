@@ -99,7 +99,7 @@ def run_as_called(
     Args:
         chosen: names of the kernels that torch chose for calls of this form, by torch's settings. New ones are added.
     """
-    if _changed_by_modes(device):
+    if _dispatch_modes() or _function_modes() or _transforms() or _autocast(device):  # as _changed_by_modes
         return None
     settings = (
         _flash(), _efficient(), _math(), _cudnn(), *_priority_order(), _deterministic(),

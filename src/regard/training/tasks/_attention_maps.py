@@ -27,8 +27,10 @@ def attention_maps(network: nn.Module, *inputs: Any, **options: Any) -> Maps:
 def captured(network: nn.Module, call: Callable[[], object]) -> Maps:
     """The attention maps of ``call()``, with the network in evaluation mode."""
     with evaluation_mode(network), warnings.catch_warnings():
-        # A network without attention has no maps; no warning is needed here.
+        # A network without attention has no maps, and maps.missed lists maps that are too large. The advice of these warnings
+        # is for someone who calls capture.
         warnings.filterwarnings("ignore", message="no attention was seen")
+        warnings.filterwarnings("ignore", message=r"\d+ maps were dropped")
         with capture(network) as maps:
             call()
     return maps
