@@ -3,13 +3,10 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from regard.training._side_by_side import side_by_side
 
 
 class StackedMuon(torch.optim.Optimizer):
@@ -58,14 +55,9 @@ class StackedMuon(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     sides = sorted((parameter.shape[0], parameter.shape[1:].numel()))
                     alike[(*sides, parameter.dtype, parameter.device)].append(parameter)
-            self._step_group(list(alike.values()), group)
+            for parameters in alike.values():
+                self._step_alike(parameters, group)
         return loss
-
-    def _step_group(self, alike: list[list[Tensor]], group: dict[str, Any]) -> None:
-        """Products of few small matrices leave most of a GPU idle, so shapes are stepped side by side."""
-        for device in {parameters[0].device for parameters in alike}:
-            tasks = [partial(self._step_alike, each, group) for each in alike if each[0].device == device]
-            side_by_side(tasks, device)
 
     def _step_alike(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         matrices = [as_matrix(parameter, parameter) for parameter in parameters]
@@ -74,7 +66,7 @@ class StackedMuon(torch.optim.Optimizer):
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
         updates = torch._foreach_lerp(gradients, averages, group["momentum"]) if group["nesterov"] else averages
         flat = torch.stack([update if _is_flat(update) else update.T for update in updates])
-        directions = orthogonal(flat, group["steps"])
+        directions = orthogonal(flat, group["steps"]).to(flat.dtype)
         if group["keep_norm"]:
             scales = torch._foreach_reciprocal(torch._foreach_norm(matrices))
             torch._foreach_mul_(scales, [math.sqrt(matrix.shape[0]) for matrix in matrices])
@@ -86,7 +78,7 @@ class StackedMuon(torch.optim.Optimizer):
             chosen = [pair for pair in zip(matrices, ways, strict=True) if _is_flat(pair[0]) != turned]
             if chosen:
                 targets, moves = map(list, zip(*chosen, strict=True))
-                torch._foreach_add_(targets, moves, alpha=-_rate(group, targets[0].shape))  # bfloat16 is added as it is
+                torch._foreach_add_(targets, moves, alpha=-_rate(group, targets[0].shape))
 
     def _momentum(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]
@@ -112,9 +104,9 @@ def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
     bring all singular values near one. The coefficients are torch's. A GPU computes in bfloat16. A CPU computes in
     float32: bfloat16 is not faster there, and float32 makes the step of several processes equal that of one."""
     a, b, c = 3.4445, -4.7750, 2.0315
-    norm = matrices.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
-    dtype = matrices.dtype if matrices.device.type == "cpu" else torch.bfloat16
-    x = torch.div(matrices, norm, out=torch.empty_like(matrices, dtype=dtype))  # rounded in the same pass
+    x = matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
+    if x.device.type != "cpu":
+        x = x.bfloat16()
     # bmm and baddbmm have less overhead than @: for many small products, the host is slower than the device.
     for _ in range(steps):
         gram = torch.bmm(x, x.mT)
