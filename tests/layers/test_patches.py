@@ -44,7 +44,7 @@ def test_bad_input_is_named(user_errors):
             (1, 1, 0, 3),
             "height of images .image_size. is 0, but must be a positive multiple of the height of a patch .patch_size., 2",
         ),
-        ((1, 3, 4, 6), r"images has shape \(1, 3, 4, 6\), but must have 1 channels"),
+        ((1, 3, 4, 6), r"images has shape \(1, 3, 4, 6\), but must have 1 channel$"),
         ((1, 4, 6), "images has shape"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -170,7 +170,7 @@ def test_reduce_folds_maps_without_keeping_them(model):
 
 def test_the_budget_drops_maps_loudly(model, x):
     size = 2 * 2 * 5 * 5 * 4
-    with pytest.warns(UserWarning, match="1 maps were dropped"), regard.capture(model, budget=2 * size) as maps:
+    with pytest.warns(UserWarning, match="1 map was dropped"), regard.capture(model, budget=2 * size) as maps:
         model(x)
     assert list(maps) == ["blocks.0", "blocks.1"]
     assert maps.missed[0].name == "blocks.2"

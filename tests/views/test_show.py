@@ -134,8 +134,27 @@ class TestImages:
             regard.show(vit_maps, image=torch.rand(3, 8, 8), sample=2)
         with pytest.raises(ValueError, match="NaN"):
             regard.show(vit_maps, image=torch.full((3, 8, 8), math.nan))
-        with pytest.raises(TypeError, match="image must be a tensor, an array or a PIL image, got set"):
+        with pytest.raises(
+            TypeError, match="image must be a tensor, an array, a PIL image or the path of a file, got set"
+        ):
             regard.show(vit_maps, image={1})
+
+    def test_an_image_may_be_the_path_of_a_file(self, vit_maps, tmp_path):
+        image = pytest.importorskip("PIL.Image")
+        file = tmp_path / "photo.png"
+        image.frombytes("RGB", (8, 8), bytes(range(192))).save(file)
+        drawn = regard.show(vit_maps, image=file).payload.arrays["image"]
+        assert drawn.flatten().tolist() == list(range(192))
+        assert torch.equal(regard.show(vit_maps, image=str(file)).payload.arrays["image"], drawn)
+
+    def test_a_file_that_is_no_image_is_named(self, vit_maps, tmp_path, user_errors):
+        with pytest.raises(
+            ValueError, match=r"image must be an image file, but .*none\.png cannot be read: No such file"
+        ):
+            regard.show(vit_maps, image=tmp_path / "none.png")
+        (tmp_path / "text.png").write_text("no image")
+        with pytest.raises(ValueError, match=r"image must be an image file, but .*text\.png is none that we can read"):
+            regard.show(vit_maps, image=tmp_path / "text.png")
 
 
 class TestTokens:

@@ -48,7 +48,9 @@ class PatchEmbedding(nn.Module):
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens dim"]:
         check_ndim("images", images, "batch channels height width")
         if images.shape[1] != self.channels:
-            raise ValueError(f"images has shape {tuple(images.shape)}, but must have {self.channels} channels")
+            raise ValueError(
+                f"images has shape {tuple(images.shape)}, but must have {self.channels} channel{'s' * (self.channels != 1)}"
+            )
         check_dtype("images", images, self.projection.weight)
         self.grid(*static_sizes(images)[2:])
         return self.projection(images).flatten(2).transpose(1, 2)

@@ -240,9 +240,9 @@ class Capture(Revisions):
         dropped = sum(missed.count for missed in self.maps.missed if "budget" in missed.reason)
         if dropped:
             warnings.warn(
-                f"{dropped} maps were dropped: they do not fit into the budget. Keep fewer with only=, rows=, heads=, "
-                "smaller ones with dtype=, long ones as overview=128, fold them with reduce=, write them to disk with "
-                "stream=, or raise budget=",
+                f"{dropped} {'map was' if dropped == 1 else 'maps were'} dropped: too large for the budget. Keep fewer with "
+                "only=, rows=, heads=, smaller ones with dtype=, long ones as overview=128, fold them with reduce=, write "
+                "them to disk with stream=, or raise budget=",
                 stacklevel=3,
             )
         records = self.maps.records if self.grid is not None else []

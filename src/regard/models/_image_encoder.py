@@ -142,7 +142,9 @@ class ImageEncoder(Pretrained):
         """The output of :meth:`forward_features`, and the tokens after every block, without the last norm."""
         check_ndim("images", images, "batch channels height width")
         if images.shape[1] != self.channels:
-            raise ValueError(f"images has shape {tuple(images.shape)}, but must have {self.channels} channels")
+            raise ValueError(
+                f"images has shape {tuple(images.shape)}, but must have {self.channels} channel{'s' * (self.channels != 1)}"
+            )
         check_dtype("images", images, self.embedding.weight)
         grid = self.grid_for(static_sizes(images)[2:])
         x = self.embedding(space_to_depth(images, self.patch_size))

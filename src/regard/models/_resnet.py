@@ -77,7 +77,9 @@ class ResNet18(Pretrained):
     ) -> Float[Tensor, "batch features rows columns"]:
         check_ndim("images", images, "batch channels height width")
         if images.shape[1] != self.channels:
-            raise ValueError(f"images has shape {tuple(images.shape)}, but must have {self.channels} channels")
+            raise ValueError(
+                f"images has shape {tuple(images.shape)}, but must have {self.channels} channel{'s' * (self.channels != 1)}"
+            )
         check_dtype("images", images, self.conv1.weight)
         x = F.relu(self.bn1(self.conv1(images)))
         if self.stem == "imagenet":

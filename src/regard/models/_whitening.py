@@ -78,7 +78,9 @@ class WhitenedPatches(nn.Module):
         """The pixels of each patch in the order (channel, row, column)."""
         check_ndim("images", images, "batch channels height width")
         if images.shape[1] != self.channels:
-            raise ValueError(f"images has shape {tuple(images.shape)}, but must have {self.channels} channels")
+            raise ValueError(
+                f"images has shape {tuple(images.shape)}, but must have {self.channels} channel{'s' * (self.channels != 1)}"
+            )
         height, width = static_sizes(images)[2:]
         rows, columns = (range(0, size, self.stride) for size in (height, width))
         below, right = (

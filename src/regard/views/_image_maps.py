@@ -1,6 +1,8 @@
 """Attention maps over an image: where each head looks from a patch."""
 
 from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -110,6 +112,8 @@ def as_pixels(image: Any, sample: int = 0) -> Tensor:
 def _tensor(image: Any) -> Tensor:
     if isinstance(image, Tensor):
         return image
+    if isinstance(image, str | PathLike):
+        return _read(Path(image))
     if hasattr(image, "convert") and hasattr(image, "tobytes"):  # PIL, without needing it
         colors = image.convert("RGB")
         flat = torch.frombuffer(bytearray(colors.tobytes()), dtype=torch.uint8)
@@ -117,4 +121,19 @@ def _tensor(image: Any) -> Tensor:
     try:
         return torch.as_tensor(image)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"image must be a tensor, an array or a PIL image, got {type(image).__name__}") from error
+        raise TypeError(
+            f"image must be a tensor, an array, a PIL image or the path of a file, got {type(image).__name__}"
+        ) from error
+
+
+def _read(path: Path) -> Tensor:
+    from regard.data import ImageRefusedError, decode_image  # which needs Pillow
+
+    try:
+        return decode_image(path.read_bytes())
+    except OSError as error:
+        raise ValueError(
+            f"image must be an image file, but {path} cannot be read: {error.strerror or error}"
+        ) from error
+    except ImageRefusedError as error:
+        raise ValueError(f"image must be an image file, but {path} is none that we can read: {error}") from error

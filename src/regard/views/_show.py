@@ -160,7 +160,7 @@ def show(
             or one per layer); a run, its folder or its heads; a trajectory or a locality; verified claims; or the name of a view.
         other: maps to compare with. Maps of the same name (or in the same order) are shown side by side, with the
             difference ``other − what`` over the tokens that both have.
-        image: the model's input: a tensor, an array or a PIL image, normalized or not.
+        image: the model's input: a tensor, an array or a PIL image, normalized or not; or the path of an image file.
         tokens: the text, one string per token; for an encoder–decoder the pair (source, target). After ``generate`` it may
             be one longer than the maps, because the model never read the last token.
         grid, prefix: the grid of the tokens and the number of tokens before it, if the model does not declare them. Without

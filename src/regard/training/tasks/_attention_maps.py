@@ -30,7 +30,7 @@ def captured(network: nn.Module, call: Callable[[], object]) -> Maps:
         # A network without attention has no maps, and maps.missed lists maps that are too large. The advice of these warnings
         # is for someone who calls capture.
         warnings.filterwarnings("ignore", message="no attention was seen")
-        warnings.filterwarnings("ignore", message=r"\d+ maps were dropped")
+        warnings.filterwarnings("ignore", message=r"\d+ maps? (was|were) dropped")
         with capture(network) as maps:
             call()
     return maps
