@@ -178,6 +178,7 @@ def test_exit_status_says_whether_evidence_and_record_agree(monkeypatch, capsys)
         (["--topic", "c182"], "--topic 'c182' is not one of"),
         (["--source", "heads"], "--source 'heads' is not one of"),
         (["--id", "hw4"], "--id 'hw4' is not one of"),
+        (["--id", "hw4-bet-one"], "--id 'hw4-bet-one' is not one of 77; did you mean hw4-beta-one or "),
         (["--topic", "heads", "--id", "a6-gelu"], "no claim is left"),
         (["hw4", "--picture", "x.png"], "--picture is for one claim"),
     ],

@@ -1,6 +1,7 @@
 """Check claims about attention, and compare the evidence with the recorded verdicts."""
 
 import argparse
+import difflib
 import json
 import sys
 import tempfile
@@ -105,13 +106,20 @@ def _names(chosen: argparse.Namespace) -> list[str]:
         wanted = getattr(chosen, kind)
         for value in wanted:
             if value not in known:
-                raise ValueError(f"--{kind} {value!r} is not one of {', '.join(known)}")
+                raise ValueError(f"--{kind} {value!r} is not one of {_offered(value, list(known))}")
         names = [claim.id for claim in select(names) if not wanted or getattr(claim, kind) in wanted]
         if not names:
             raise ValueError(f"no claim is left after --{kind} {' '.join(wanted)}")
     if chosen.picture is not None and len(names) > 1:
         raise ValueError(f"--picture is for one claim, but {len(names)} are selected; --html shows them all")
     return names
+
+
+def _offered(value: str, known: Sequence[str]) -> str:
+    """What to choose from: all if they are few, else those that look like the value."""
+    if len(known) > 12 and (close := difflib.get_close_matches(value, known, n=3, cutoff=0.5)):
+        return f"{len(known)}; did you mean {' or '.join(close)}?"
+    return ", ".join(known)
 
 
 def _report(claim: "Claim") -> None:
