@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.support.checks import check_dtype, check_flag, check_ndim, check_positive, check_sides, static_sizes
+from regard.support.checks import check_dtype, check_flag, check_positive, check_sides, static_sizes
+from regard.support.image_checks import check_images
 
 
 class PatchEmbedding(nn.Module):
@@ -46,11 +47,7 @@ class PatchEmbedding(nn.Module):
         return height // self.patch_size[0], width // self.patch_size[1]
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens dim"]:
-        check_ndim("images", images, "batch channels height width")
-        if images.shape[1] != self.channels:
-            raise ValueError(
-                f"images has shape {tuple(images.shape)}, but must have {self.channels} channel{'s' * (self.channels != 1)}"
-            )
+        check_images(images, self.channels)
         check_dtype("images", images, self.projection.weight)
         self.grid(*static_sizes(images)[2:])
         return self.projection(images).flatten(2).transpose(1, 2)

@@ -18,12 +18,12 @@ from regard.support.checks import (
     check_depth,
     check_dtype,
     check_flag,
-    check_ndim,
     check_positive,
     check_probability,
     check_sides,
     static_sizes,
 )
+from regard.support.image_checks import check_images
 
 Images = Float[Tensor, "batch channels height width"]
 Tokens = Float[Tensor, "batch tokens dim"]
@@ -140,11 +140,7 @@ class ImageEncoder(Pretrained):
 
     def forward_intermediates(self, images: Images) -> tuple[Tokens, Levels]:
         """The output of :meth:`forward_features`, and the tokens after every block, without the last norm."""
-        check_ndim("images", images, "batch channels height width")
-        if images.shape[1] != self.channels:
-            raise ValueError(
-                f"images has shape {tuple(images.shape)}, but must have {self.channels} channel{'s' * (self.channels != 1)}"
-            )
+        check_images(images, self.channels)
         check_dtype("images", images, self.embedding.weight)
         grid = self.grid_for(static_sizes(images)[2:])
         x = self.embedding(space_to_depth(images, self.patch_size))

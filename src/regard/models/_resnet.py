@@ -5,7 +5,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.models._pretrained import Pretrained
-from regard.support.checks import check_choice, check_count, check_dtype, check_ndim, check_positive
+from regard.support.checks import check_choice, check_count, check_dtype, check_positive
+from regard.support.image_checks import check_images
 
 STEMS = ("cifar", "imagenet")
 
@@ -75,11 +76,7 @@ class ResNet18(Pretrained):
     def forward_features(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch features rows columns"]:
-        check_ndim("images", images, "batch channels height width")
-        if images.shape[1] != self.channels:
-            raise ValueError(
-                f"images has shape {tuple(images.shape)}, but must have {self.channels} channel{'s' * (self.channels != 1)}"
-            )
+        check_images(images, self.channels)
         check_dtype("images", images, self.conv1.weight)
         x = F.relu(self.bn1(self.conv1(images)))
         if self.stem == "imagenet":

@@ -5,7 +5,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.support.checks import check_ndim, check_positive, static_sizes
+from regard.support.checks import check_positive, static_sizes
+from regard.support.image_checks import check_images
 
 
 class WhitenedPatches(nn.Module):
@@ -76,11 +77,7 @@ class WhitenedPatches(nn.Module):
 
     def patches(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens features"]:
         """The pixels of each patch in the order (channel, row, column)."""
-        check_ndim("images", images, "batch channels height width")
-        if images.shape[1] != self.channels:
-            raise ValueError(
-                f"images has shape {tuple(images.shape)}, but must have {self.channels} channel{'s' * (self.channels != 1)}"
-            )
+        check_images(images, self.channels)
         height, width = static_sizes(images)[2:]
         rows, columns = (range(0, size, self.stride) for size in (height, width))
         below, right = (

@@ -76,8 +76,7 @@ def figure(
         return _mixed(payload, about, weights, visible, query, words, size)
     if payload.view == "image":
         return _on_image(payload, about, weights, visible, query, words, size)
-    if query is not None:
-        raise ValueError(f"query is for an image; this figure shows all queries, got query={query}")
+    _check_all_queries(query)
     lists = payload.meta["tokens"]
     rows = about["rows"] or range(about["queries"])
     asks, reads = (None if about[side] is None else lists[about[side]] for side in ("asks", "reads"))
@@ -102,6 +101,11 @@ def _weights(payload: Payload, number: int, layer: Any, head: int | str | None) 
     scores = about["statistics"]["structure"]
     best = payload.meta["opening"]["head"] if layer is None else scores.index(max(scores))
     return _of_head(_values(payload, f"map{number}"), about["heads"], head, best)
+
+
+def _check_all_queries(query: int | None) -> None:
+    if query is not None:
+        raise ValueError(f"query is for an image; this figure shows all queries, got query={query}")
 
 
 def _values(payload: Payload, name: str) -> Tensor:
@@ -131,8 +135,7 @@ def _long(
     **size: Any,
 ) -> Figure:
     """An overview: the mass that an average query of each cell's row gives to the keys of the cell, or its largest weight."""
-    if query is not None:
-        raise ValueError(f"query is for an image; this figure shows all queries, got query={query}")
+    _check_all_queries(query)
     layers, opening = payload.meta["layers"], payload.meta["opening"]
     number = _layer(layers, layer, opening["layer"])
     about = layers[number]
@@ -205,8 +208,7 @@ def _compared(
     **size: float,
 ) -> Figure:
     """Both maps and their difference."""
-    if query is not None:
-        raise ValueError(f"query is for an image; this figure shows all queries, got query={query}")
+    _check_all_queries(query)
     layers = payload.meta["layers"]
     number = _layer(layers, layer, payload.meta["opening"]["layer"])
     about = layers[number]
