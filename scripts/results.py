@@ -105,9 +105,11 @@ def _placed(results: Sequence[Result], prefix: str) -> list[str]:
     rows = [[row["grid"], _fine(row["placed"]), _fine(row["flash"]), f"{row['ratio']:.2f} ×"] for row in result["rows"]]
     head = ["grid", "content with position, all gradients", "content alone", "ratio"]
     text = "Milliseconds on the device, forward and backward, bfloat16, 9 heads × 64, full covariance. "
-    for row in result.get("errors") or ():
-        text += f"S = {row['S']:g}: relative error of the output {row['output']:.1e} (content alone {row['content alone']:.1e}), "
-        text += f"of gradients of center and S {row[_CENTER]:.1e} and {row[_MATRIX]:.1e}. "
+    if errors := result.get("errors"):
+        most = {key: max(row[key] for row in errors) for key in errors[0]}
+        text += f"For sharpness from {min(row['S'] for row in errors):g} to {most['S']:g}, the relative error of the output is at "
+        text += f"most {most['output']:.1e} (content alone: {most['content alone']:.1e}), and that of the gradients of center and "
+        text += f"sharpness at most {max(most[_CENTER], most[_MATRIX]):.1e}. "
     return [f"{_markdown(head, rows)}\n\n{text}{_origin(result, prefix)}."]
 
 
@@ -268,9 +270,16 @@ def _capture_gpu(results: Sequence[Result], prefix: str) -> str:
     found: dict[str, dict[str, Any]] = {}
     for row in result["rows"]:
         found.setdefault(row["model"], {})[row["way"]] = row
-    rows = [[model, *(_fine(by[way]["ms"]) if way in by else "–" for way in ways)] for model, by in found.items()]
-    text = f"Milliseconds, bfloat16; maps are kept in bfloat16 on the device. {_origin(result, prefix)}."
+    rows = [[model, *(_with_ratio(by.get(way)) for way in ways)] for model, by in found.items()]
+    text = "Milliseconds, and in parentheses the ratio to the plain pass; bfloat16, maps are kept in bfloat16 on the device. Each "
+    text += f"ratio is the median over rounds in which the methods took turns. {_origin(result, prefix)}."
     return f"{_markdown(['model', *ways], rows)}\n\n{text}"
+
+
+def _with_ratio(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    return _fine(row["ms"]) + ("" if row["way"] == "plain" else f" ({row['× plain']:.2f} ×)")
 
 
 def _zoo(results: Sequence[Result], prefix: str) -> str:
