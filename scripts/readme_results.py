@@ -20,6 +20,7 @@ PAGES = (
     "docs/comparison.md",
     "docs/costs.md",
     "docs/guides/convert.md",
+    "docs/guides/long.md",
     "docs/guides/reproduction.md",
     "docs/guides/rival.md",
     "docs/guides/speedrun.md",

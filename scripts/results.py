@@ -107,9 +107,11 @@ def _placed(results: Sequence[Result], prefix: str) -> list[str]:
     text = "Milliseconds on the device, forward and backward, bfloat16, 9 heads × 64, full covariance. "
     if errors := result.get("errors"):
         most = {key: max(row[key] for row in errors) for key in errors[0]}
-        text += f"For sharpness from {min(row['S'] for row in errors):g} to {most['S']:g}, the relative error of the output is at "
-        text += f"most {most['output']:.1e} (content alone: {most['content alone']:.1e}), and that of the gradients of center and "
-        text += f"sharpness at most {max(most[_CENTER], most[_MATRIX]):.1e}. "
+        text += f"For sharpness from {min(row['S'] for row in errors):g} to {most['S']:g}, the relative error of the output is "
+        text += (
+            f"at most {most['output']:.1e} (content alone: {most['content alone']:.1e}), and that of the gradients of "
+        )
+        text += f"center and sharpness at most {max(most[_CENTER], most[_MATRIX]):.1e}. "
     return [f"{_markdown(head, rows)}\n\n{text}{_origin(result, prefix)}."]
 
 
@@ -271,9 +273,32 @@ def _capture_gpu(results: Sequence[Result], prefix: str) -> str:
     for row in result["rows"]:
         found.setdefault(row["model"], {})[row["way"]] = row
     rows = [[model, *(_with_ratio(by.get(way)) for way in ways)] for model, by in found.items()]
-    text = "Milliseconds, and in parentheses the ratio to the plain pass; bfloat16, maps are kept in bfloat16 on the device. Each "
-    text += f"ratio is the median over rounds in which the methods took turns. {_origin(result, prefix)}."
+    text = "Milliseconds, and in parentheses the ratio to the plain pass; bfloat16, maps are kept in bfloat16 on the device. "
+    text += f"Each ratio is the median over rounds in which the methods took turns. {_origin(result, prefix)}."
     return f"{_markdown(['model', *ways], rows)}\n\n{text}"
+
+
+def _long_context(results: Sequence[Result], prefix: str) -> str:
+    on = {
+        "NVIDIA": "two layers of Llama-3-8B's shape, bfloat16",
+        "AMD": "one layer of 4 heads of width 64, float32",
+    }
+    rows, origins = [], []
+    for hardware, what in on.items():
+        result = newest(results, "long-context", hardware)
+        plain = {row["tokens"]: row["seconds"] for row in result["rows"] if row["way"] == "plain"}
+        rows += [
+            [f"{what}; {result['hardware']}", f"{row['tokens']:,}", f"{row['× plain']:.2f} ×", _seconds(row["seconds"]),
+             _seconds(plain.get(row["tokens"]) or row[f"{row['kernel']} s"]), f"{row['extra MB']:.0f} MB"]
+            for row in result["rows"] if row["way"] == "overview"
+        ]  # fmt: skip
+        origins.append(_origin(result, prefix))
+    head = ["layers", "tokens", "with overview / plain", "with overview", "plain", "more memory"]
+    return f"{_markdown(head, rows)}\n\nForward, causal. {'; '.join(origins)}."
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value >= 0.1 else f"{1000 * value:.1f} ms"
 
 
 def _with_ratio(row: dict[str, Any] | None) -> str:
@@ -579,6 +604,7 @@ TABLES: dict[str, Callable[[Sequence[Result], str], str]] = {
     "capture-rivals": _capture_rivals,
     "capture-generation": _capture_generation,
     "capture-gpu": _capture_gpu,
+    "long-context": _long_context,
     "zoo": _zoo,
     "pyramid": _pyramid,
     "pyramid-longer": _pyramid_longer,
