@@ -204,7 +204,11 @@ def _conversion(results: Sequence[Result], prefix: str) -> str:
         ):
             continue
         result = newest(results, "conversion", hardware)
-        more = {"device ratio": "on the device", "device taps ratio": "by taps"} if hardware == "NVIDIA" else {}
+        more = (
+            {"device ratio": "as attention, device", "device taps ratio": "by taps, device"}
+            if hardware == "NVIDIA"
+            else {}
+        )
         rows = [
             [row["layer"], f"{row['conv']:.{1 if items == 8 else 2}f} ms"]
             + [f"{row[key]:.2f}×" for key in ("ratio", "taps ratio", *more)]
@@ -213,7 +217,7 @@ def _conversion(results: Sequence[Result], prefix: str) -> str:
         ]
         head = [f"layer, {items} items", "convolution", "as attention", "by taps", *more.values(), "memory"]
         text = f"Forward and backward{', float32' if items == 8 else ''}. {_origin(result, prefix)}."
-        found.append(f"{_markdown([*head, 'as attention', 'by taps'], rows)}\n\n{text}")
+        found.append(f"{_markdown([*head, 'memory, as attention', 'memory, by taps'], rows)}\n\n{text}")
     return "\n\n".join(found)
 
 
