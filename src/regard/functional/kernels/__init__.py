@@ -1,6 +1,24 @@
-"""Triton kernels, used only on CUDA devices. Each gives the same result as the plain path.
+"""Triton kernels, used only on CUDA devices. Each gives the same result as plain torch operations, in less time.
 
 :func:`usable` and its siblings say whether the kernels support given tensors; callers need to know nothing else.
+
+A job usually has two files: what one program of the GPU computes (the kernels), and how many programs run with which
+block sizes (the launches, which are ordinary Python). Where to find what:
+
+- Small planes, both axes in one kernel: ``_plane.py``. Planes of up to 128 × 128 with given axis matrices, one pass per
+  axis: ``_axis_pass.py``. Axis matrices of heads: ``_matrices.py``. One value for all heads: ``_map_gradient.py``. Launches:
+  ``_launch.py``, with the block sizes of ``_cuts.py``. For autograd: ``_functions.py``, and ``_ops.py`` in compiled code.
+- Gaussian heads on a grid of any size, one pass per axis: ``_grid.py``, with the launches of ``_grid_plan.py`` and
+  ``_axes.py``. Local heads: ``_stream_pass.py``. Wide heads: ``_wide_pass.py``, on long axes ``_gaussian_pass.py``. Calls
+  like earlier ones: ``_call_cache.py``.
+- Exponential decay: ``_decay.py``, ``_decay_launch.py``.
+- Content and position. Columns that carry positions: ``_carriers.py``, ``_placed_pass.py``, ``_placed_launch.py``.
+  Gradients of center and sharpness: ``_moments_pass.py``, ``_moments_launch.py``, ``_placed_reach.py``.
+- Converted convolutions: ``_tap_pass.py``, ``_tap_launch.py``.
+- Maps of any attention. Whole: ``_map_write.py``, ``_map_launch.py``. As an overview: ``_map_scores.py``,
+  ``_map_finish.py``, ``_overview_launch.py``, ``_packing.py``.
+- For all: ``_start.py`` starts compiled kernels, ``_tensors.py`` prepares tensors, ``_limits.py`` has sizes, and
+  ``_plain.py`` replaces kernels that do not fit the GPU.
 """
 
 import functools

@@ -1,8 +1,11 @@
 """Gaussian attention over a grid of any size, one pass per axis: tile sizes and launches of the passes.
 
+Heads are *local* if all keys that matter to a query fit into the window that a program keeps on the chip; the others are
+*wide*. A long axis takes one launch for each kind. The kernels decide on the device which heads are local, because reading
+the sharpness here would be a synchronization.
+
 Launch decisions depend only on shapes, strides and dtypes. They are made once for each combination and cached with the
-compiled kernel, so that a call from Python costs little more than its launches. A long axis takes two launches: one for
-local heads, one for wide heads. The kernels decide on the device which heads are local, without a synchronization.
+compiled kernel, so that a call from Python costs little more than its launches.
 """
 
 import functools

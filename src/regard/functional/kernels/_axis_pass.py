@@ -1,7 +1,7 @@
 """Multiply a plane along one axis by one matrix per head: ``y[m, o] = Σ_k a[m, k] x[k, o]``, forward and backward.
 
-A plane of tokens is viewed as (axis, other, width): the axis is contracted, ``other`` is the axis that stays. Two such
-passes, one per axis, compute Gaussian attention on a plane that is too large for one program.
+Two such passes, one per axis, compute Gaussian attention on a plane that is too large for one program. In each, the plane
+is viewed as (axis, other, width): the pass sums over ``axis``, and ``other`` is the axis that stays.
 
 Programs are persistent: each belongs to one head, keeps its matrix on the chip, and loops over tiles of all items. Each
 program accumulates the matrix gradient and stores it once, so the order of summation is fixed.

@@ -1,5 +1,7 @@
-"""How positions become exact columns in half precision: coordinates are split into digits, coefficients into pieces, and
-each digit is multiplied by each piece in a column of its own."""
+"""How positions become exact columns of queries and keys in half precision, which cannot hold large coordinates.
+
+Coordinates are split into digits, coefficients into pieces, and each digit is multiplied by each piece in a column of its own.
+"""
 
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
-"""Launch configurations of the plane kernels: block sizes, compile-time constants, numbers of programs, and smaller
-alternatives for GPUs with less shared memory or fewer registers than the one they were chosen on."""
+"""Launch configurations ("cuts") of the plane kernels: block sizes, compile-time constants and numbers of programs.
+
+Each has smaller alternatives for GPUs with less shared memory or fewer registers than the one on which it was chosen.
+"""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator

@@ -1,6 +1,6 @@
 """Gaussian heads along one axis of a grid of any size, computed from center and sharpness without storing a matrix.
 
-Tokens are viewed as (before, axis, after): the axis is contracted, ``others = before · after`` stay. Weights are computed
+Tokens are viewed as (before, axis, after): the pass sums over the axis, ``others = before · after`` stay. Weights are computed
 where they are used, as ``e^{−α m (m + 2e)}`` with m the step from the input nearest to the target and e that input's offset
 from the target. The largest weight is exactly 1, so no maximum is needed. Inputs with negligible weight in the values' dtype
 are never read. The kernels derive this reach from the sharpness on the device, so local heads cost time linear in tokens,

@@ -1,4 +1,7 @@
-"""All launches of Gaussian attention over a grid, forward and backward, cached per combination of shapes, strides, dtypes."""
+"""All launches of Gaussian attention over a grid, forward and backward, as a plan.
+
+A plan is made once for each combination of shapes, strides and dtypes, so that a later call only starts its launches.
+"""
 
 import functools
 from typing import NamedTuple

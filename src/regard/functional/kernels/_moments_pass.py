@@ -1,5 +1,7 @@
 """Gradients of center and sharpness in attention by content and position: moments of the scores' gradient, by products.
 
+The moments are sums over pairs of query and key of the score's gradient, times the distance or a product of distances.
+
 A grid has three axes here, ``(depth, m, n)``; missing axes have size 1, and S is zero there. Queries and keys are processed in
 patches of a plane, so that few of the keys that are read are too far away. A distance is the sum of the key's coordinate in
 its patch (c along the last axis, l along the one before), a number of whole patches (s and g) from the queries' target, and an

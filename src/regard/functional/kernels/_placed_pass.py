@@ -1,5 +1,7 @@
 """Kernels for attention by content and position: they append position columns, and compute the norms of rows.
 
+The columns turn the score of a position into a part of the product of query and key, so that a fused kernel adds it.
+
 A grid has three axes here, ``(depth, m, n)``; missing axes have size 1, and S is zero there.
 """
 

@@ -1,4 +1,4 @@
-"""Launch compiled kernels with little Python overhead."""
+"""Start compiled kernels with little Python overhead: without Triton's launcher, which inspects all arguments at each call."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
