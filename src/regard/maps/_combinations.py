@@ -1,8 +1,9 @@
 """Linear combinations of the outputs of attention: which outputs a tensor is made of, and with which factors.
 
-A model may merge two parts of one softmax by their logsumexp, g·O₁ + (1 − g)·O₂ in any algebraic form, or subtract two
-attentions over the same values, O₁ − λ·O₂ (differential attention, whose map is A₁ − λA₂). In all of these each output
-has a factor that is one number for each row of its map.
+Here O = A V is the output of an attention with map A. A model may merge two parts of one softmax by their logsumexp,
+g·O₁ + (1 − g)·O₂ in any algebraic form, or subtract two attentions over the same values, O₁ − λ·O₂ (differential attention,
+whose map is A₁ − λA₂). In all of these each output has a factor that is one number for each row of its map. So the maps
+combine with the same factors as the outputs, whatever the order of the model's operations.
 """
 
 import math

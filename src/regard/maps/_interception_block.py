@@ -1,4 +1,8 @@
-"""``intercept``: the block in which an interceptor sees what a model computes."""
+"""``intercept``: the block in which an interceptor sees what a model computes.
+
+It enters three contexts, and leaves them in any case: the patches of functions that no mode sees (:class:`Patched`), the
+layers that declare their own attention (``listen``), and the interceptor itself, a torch function mode.
+"""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

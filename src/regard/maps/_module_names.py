@@ -1,4 +1,8 @@
-"""Finds the module that attends, from the Python frames of the call stack.
+"""Finds the name of the module that attends, from the Python frames of the call stack.
+
+A frame of ``module(…)`` holds the module in its variable ``self``, so the innermost such frame of one of the model's modules
+is the call that attends. :meth:`ModuleNames.locate` returns it as a :class:`CallSite`. The second attention of one call is
+named ``name#2``.
 
 Hooks would be simpler, but they turn off the fast path of ``nn.TransformerEncoderLayer``, and run in other threads,
 too.

@@ -1,6 +1,6 @@
-"""Patches of the process that interception needs. They are undone when the last interception ends.
+"""Temporary changes of torch and Python for what a torch function mode cannot see. The last interception to end undoes them.
 
-A torch function mode belongs to one thread, and sees only torch functions. Five things are outside its reach:
+A mode belongs to one thread, and sees only torch functions. Five things are outside its reach:
 
 - ``nn.TransformerEncoder`` and ``nn.MultiheadAttention`` leave their fast path if
   ``torch.overrides.has_torch_function`` says that a mode is active. Our version ignores our own modes: the path is

@@ -2,6 +2,10 @@
 
 Each of these changes maps that were already recorded, so the listener is told. For example, differential attention
 subtracts one output from another, and its map is the difference of their maps.
+
+:meth:`OutputTracker.recorded` begins to follow an output. ``handlers`` run the functions that may change it: sums here,
+products and divisions in ``_scaled_outputs.py``, joins with ``_joining.py``. Tensors are followed as linear combinations of
+outputs (``_combinations.py``) until the next call of a module attends.
 """
 
 import weakref

@@ -1,11 +1,17 @@
-"""Captures repeated calls of ``scaled_dot_product_attention`` with as little time on the host as possible.
+"""Writes the maps of repeated calls of ``scaled_dot_product_attention``, with as little Python for each call as possible.
 
-:mod:`regard.maps._repeated_calls` recognizes a call that repeats an earlier one. Here its map is written, and what is
-needed to check it later. Everything else, such as the record of the call, is made when the map is first read.
+On a GPU the model waits for Python, so the time of Python is the cost of a capture. :mod:`regard.maps._repeated_calls`
+recognizes a call that repeats an earlier one. Then only its map and the numbers of its check are written. Everything else,
+such as the record of the call, is made when the map is first read. The steps of a call:
 
-A *plan* says how the map of a call is written. It depends only on the form of the call: shapes, strides, dtypes and
-options. So it is made once and then found in a dictionary. The code here is written for speed and was measured: named
-tuples are made by ``tuple.__new__`` and unpacked at once, and memory for several maps is allocated together.
+1. Before the model's kernel runs, :meth:`QuickCalls.kernels_without_logsumexp` finds the *plan*, which says how the map is
+   written, and whether the kernel must return its logsumexp. A plan depends only on the form of the call (shapes, strides,
+   dtypes and options), so it is made once and then found in a dictionary.
+2. After it, :meth:`QuickCalls.take` writes the map and keeps a :class:`KeptCall`.
+3. When somebody looks at the map, :meth:`KeptCall.record` makes its record.
+
+The code is written for speed and was measured: named tuples are made by ``tuple.__new__`` and unpacked at once, and memory
+for several maps is allocated together.
 """
 
 import math

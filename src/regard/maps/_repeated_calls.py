@@ -5,6 +5,10 @@ only on the functions that run inside the module's call, and on the form (shapes
 the module's input. If all of these are the same, the earlier answers hold, and most of the work can be skipped. What is
 left are the map, its check, and the positions in a cache.
 
+:meth:`RepeatedCalls.learn` keeps what a call has shown that was recorded in full, as a :class:`KnownSite`.
+:meth:`RepeatedCalls.run` runs later calls like it, and returns a :class:`RepeatedCall` for each; it leaves all other calls
+to the usual way.
+
 This runs at each attention, so the code is written for speed and was measured: tuples instead of objects, and ids of
 code objects instead of comparisons.
 """

@@ -1,8 +1,9 @@
-"""Which arguments of a module's ``forward`` are known without reading the local variables of its frame.
+"""Finds the arguments of a module's ``forward`` that can be read without the local variables of its frame.
 
-Reading the local variables of a running function copies all of them into a dictionary, which takes more time than most
-steps of a repeated call. It is not needed for an argument that the function never assigns to: this is the one with which
-the module was called.
+A repeated call must find the cache that the module was called with. Reading the local variables of a running function would
+show it, but copies all of them into a dictionary, which takes more time than most steps of a repeated call. It is not needed
+for an argument that the function never assigns to: this is still the one with which the module was called. Whether a function
+assigns to it is read from its bytecode, once.
 """
 
 import dis

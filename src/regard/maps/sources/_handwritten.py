@@ -1,8 +1,9 @@
 """Attention that a model writes out with a softmax and products.
 
-:class:`HandwrittenAttention` runs the torch functions that such attention may consist of, and follows their tensors.
-When it recognizes the product with values, :func:`handwritten` makes the record. The map is the tensor that enters this
-product.
+The model forms such a map itself, so nothing has to be computed: the tensor must be recognized among all others.
+:class:`HandwrittenAttention` runs the torch functions that such attention may consist of, and follows their tensors
+(``_tensor_history.py``). When it recognizes the product with values (``_weighted_sums.py``), :func:`handwritten` makes the
+record. The map is the tensor that enters this product.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,9 @@
 """Follows tensors from scores to the product with values, in attention that a model writes out.
 
+Attention that is written out is a chain of torch functions: query · key (*scores*), softmax (*weights*), weights · value. The
+functions between them differ from model to model. So each tensor on the way has a :class:`TensorOrigin`, which says what it is
+and what was done to it, and each function that a tensor enters gives its result an origin, or ends the chain.
+
 The result of a softmax is followed through everything that leaves it a map (casts, masks, reshapes, dropout), until a
 product uses it. What enters the product is the map; with dropout, the map is what entered dropout.
 

@@ -1,4 +1,10 @@
-"""Recognizes the operation that completes an attention written by hand: a product with values, a sum, or a division."""
+"""Recognizes the operation that completes an attention written by hand, weights times values summed over the keys.
+
+It has three forms, and each function here recognizes one of them: a matrix product (:func:`product`), an elementwise product
+that is summed (:func:`sum_of_terms`), or a product with exponentials whose rows are divided by their sum afterwards
+(:func:`divided_after`). Each returns a :class:`WeightedSum`: which tensor is the map, which the values, and how the axes of
+the output are arranged.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
