@@ -1,4 +1,9 @@
-"""One training step: the network, its optimizers, and everything else that changes from step to step."""
+"""One training step: forward and backward passes over a batch, and the optimizers.
+
+:class:`Learner` holds everything that changes from step to step: the network, its optimizers, and the average of its
+parameters if there is one. So its state, with the number of the step, is all that a checkpoint needs of it. When to take a
+step is decided in ``_loop.py``.
+"""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple

@@ -1,4 +1,11 @@
-"""The training loop: steps, evaluations and checkpoints. It reports by events."""
+"""The training loop: it takes steps and decides when to log, evaluate, save and stop.
+
+The loop writes no file and prints nothing. It tells its listeners what happened, by the events of
+:mod:`regard.training.events`. What one step does is in ``_learner.py``.
+
+Numbers stay on the device until a *pause* (every ``log_every`` steps, and where the loop evaluates or saves), because reading
+them waits for the device.
+"""
 
 import time
 from collections.abc import Sequence

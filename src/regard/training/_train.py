@@ -1,4 +1,9 @@
-"""``regard.train``: from a recipe to a trained network in a run's folder."""
+"""``regard.train``: from a recipe to a trained network in a run's folder.
+
+It prepares everything around the loop, in this order: arguments and data are checked, devices and processes start, the folder
+is chosen and locked, the loop is made and restored from a checkpoint, and the listeners that write the run's files are attached.
+Then the loop runs.
+"""
 
 import importlib.util
 import shutil
