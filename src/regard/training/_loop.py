@@ -82,7 +82,7 @@ class Loop:
                 self.clock.start()
                 while self.step < self.total:
                     self._take_step()
-                    if self._pauses(stop):
+                    if self._must_pause(stop):
                         self.clock.stop()
                         self._pause(stop)
                         self.clock.start()
@@ -100,18 +100,19 @@ class Loop:
         self.meter.add(self.step, *measured, self.recipe.optimizer.learning_rate * factor)
         self._emit(Stepped(self.step))
 
-    def _pauses(self, stop: StopRequest) -> bool:
+    def _must_pause(self, stop: StopRequest) -> bool:
         """Whether to log, evaluate, save or stop after this step. All processes must agree: with several of them, a request
         to stop takes effect at the next logged step."""
         full = len(self.meter) == self.log_every
-        return full or self._evaluates or self._saves or (stop.asked and self.fabric.world_size == 1)
+        alone = self.fabric.world_size == 1
+        return full or self._evaluation_is_due or self._checkpoint_is_due or (stop.asked and alone)
 
     def _pause(self, stop: StopRequest) -> None:
         """Log, evaluate, save and stop, if they are due."""
         asked = self._any_process(stop.asked)
         self._log()
-        accuracy, saves = None, self._saves
-        if self._evaluates and self.validation is not None:
+        accuracy, saves = None, self._checkpoint_is_due
+        if self._evaluation_is_due and self.validation is not None:
             self.latest = score(self.fabric, self.recipe.task, self.learner.result, self.validation)
             accuracy = self.latest.accuracy
             epoch = self.step // len(self.loader)
@@ -126,13 +127,15 @@ class Loop:
             raise TrainingInterrupted(f"stopped at step {self.step} and saved a checkpoint there", self.step)
 
     @property
-    def _evaluates(self) -> bool:
+    def _evaluation_is_due(self) -> bool:
+        """At the end of every ``evaluate_every``-th epoch, and of the last one."""
         epoch, rest = divmod(self.step, len(self.loader))
         return rest == 0 and (epoch % self.recipe.evaluate_every == 0 or self.step == self.total)
 
     @property
-    def _saves(self) -> bool:
-        regular = self._evaluates if self.save_every is None else self.step % self.save_every == 0
+    def _checkpoint_is_due(self) -> bool:
+        """Every ``save_every`` steps, or with each evaluation, and after the last step. The best evaluation saves, too."""
+        regular = self._evaluation_is_due if self.save_every is None else self.step % self.save_every == 0
         return regular or self.step == self.total
 
     def _log(self) -> None:
