@@ -116,6 +116,11 @@ class Computation:
         return known.device
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which weights are computed."""
+        return torch.float64 if self.value is not None and self.value.dtype is torch.float64 else torch.float32
+
+    @property
     def clean_output(self) -> Tensor | None:
         """The heads' outputs without dropout."""
         if self.expected is not None or not self.dropout or self.value is None:
