@@ -104,6 +104,28 @@ def test_the_rows_of_all_steps_are_kept(text_model, tmp_path):
     assert torch.equal(again.overview, found.overview)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("where", ["in memory", "in a folder"])
+def test_rows_of_the_whole_text_come_from_the_keys_of_all_steps(text_model, kind, where, tmp_path):
+    window, options = KINDS[kind]
+    stream = None if where == "in memory" else tmp_path
+    model, given = text_model(window), {"attention_mask": torch.ones_like(PROMPT), **LENGTH, **options}
+    given["attention_mask"][1, :3] = 0
+    with (
+        torch.no_grad(),
+        regard.capture(model) as dense,
+        regard.capture(model, overview=4, heads=[3, 0], keep_keys=True, stream=stream) as maps,
+    ):
+        output = model.generate(PROMPT, **given)
+    maps = maps if stream is None else Maps.load(stream)
+    for name, found in maps.generation(output).items():
+        weights = dense.generation(output)[name].weights[:, [3, 0]]
+        torch.testing.assert_close(found.block(), weights)
+        torch.testing.assert_close(found.block([14, 2, 18, 2], slice(5, 12)), weights[:, :, [14, 2, 18, 2], 5:12])
+        torch.testing.assert_close(found.row(-1), weights[:, :, -1])
+        assert found.block([], slice(2)).shape == (*weights.shape[:2], 0, 2)
+
+
 def test_padded_prompts_and_a_prompt_of_one_token(text_model):
     model = text_model()
     padding = torch.ones_like(PROMPT)

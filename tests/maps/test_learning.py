@@ -228,7 +228,30 @@ def saved(model):
     return torch.load(file, weights_only=False)
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda x: pickle.loads(pickle.dumps(x)), saved])
+COPIES = [copy.deepcopy, copy.copy, lambda x: pickle.loads(pickle.dumps(x)), saved]
+
+
+@pytest.mark.parametrize("copied", COPIES)
+@pytest.mark.parametrize("captures", range(4))
+def test_maps_that_nobody_has_read_can_be_copied(model, x, copied, captures, same):
+    for _ in range(captures):
+        capture(model, x)
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(x)
+        early = copied(maps["layers.1"])
+        model(-x)
+    one, another = copied(maps["layers.1"]), copied(maps)
+    assert (len(early.calls), early.agrees) == (1, True)
+    for found in (one, another["layers.1"], maps["layers.1"]):
+        assert len(found.calls) == 2
+        for number, call in enumerate(found.calls):
+            assert torch.equal(call.weights, capture(model, (x, -x)[number])["layers.1"].weights)
+            assert call.agrees
+            assert call.residual == maps["layers.1"].calls[number].residual
+    same(maps, another)
+
+
+@pytest.mark.parametrize("copied", COPIES)
 def test_a_copy_that_is_made_inside_takes_nothing_along(model, x, seen, copied, same):
     model.layers[2] = OwnWay()
     plain = model.eval()(x)

@@ -388,10 +388,11 @@ def test_a_map_that_almost_fills_the_budget_is_built_in_smaller_chunks():
     assert "and 24 MiB while it is computed" in maps.missed[0].reason
 
 
-def test_rows_are_folded_within_the_budget():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_are_folded_within_the_budget(dtype):
     """Of the largest chunks, two or three would be in memory at once, more than a small budget allows."""
-    model, x = Long(), torch.randn(1, 2000, 16)
-    bytes_of_row = 4 * 2 * 2000
+    model, x = Long().to(dtype), torch.randn(1, 2000, 16, dtype=dtype)
+    bytes_of_row = dtype.itemsize * 2 * 2000
     for budget, least in (("30MiB", 30 * 2**20 // 3 // bytes_of_row), (0, 8 * 2**20 // bytes_of_row), (None, 2000)):
         seen = []
 
@@ -405,7 +406,7 @@ def test_rows_are_folded_within_the_budget():
         ):
             model(x)
         assert (max(seen), sum(seen)) == (min(least, 2000), 2000)
-        torch.testing.assert_close(maps[0].reduced.sum(-1), torch.full((1, 2), 2000.0), rtol=1e-4, atol=0)
+        torch.testing.assert_close(maps[0].reduced.sum(-1), torch.full((1, 2), 2000.0, dtype=dtype), rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,8 @@ def chunks(
     first, numbers = 0, numbers_of(rows, queries)
     if numbers and numbers[-1] - numbers[0] + 1 == len(numbers) and isinstance(rows, slice):
         first, rows = numbers[0], ALL
-    step = max(1, chunk_bytes // max(1, 4 * batch * chosen_count(heads, heads_count) * keys))
+    bytes_of_row = record.running.dtype.itemsize * batch * chosen_count(heads, heads_count) * keys
+    step = max(1, chunk_bytes // max(1, bytes_of_row))
     heads = on_device(heads, device)
     for start in range(0, len(numbers), step):
         stop = min(start + step, len(numbers))

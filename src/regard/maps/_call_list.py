@@ -1,6 +1,6 @@
 """The list of a module's calls. Records of repeated calls are made lazily, when the list is first read."""
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from regard.maps._record import AttentionRecord
 
@@ -47,6 +47,11 @@ class CallList:
             later, self.later = self.later, []
             self._calls += [kept.record() for kept in later]
         return self._calls
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What ``copy`` and ``pickle`` take: all records. Calls whose records are not made refer to the code of the model."""
+        calls = self.calls
+        return {**vars(self), "_calls": list(calls), "later": []}
 
     @property
     def made(self) -> list[AttentionRecord]:

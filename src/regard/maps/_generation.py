@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps._joined_overviews import joined, joined_rows, parts_of
+from regard.maps._joined_overviews import JoinedScores, joined, joined_rows, parts_of
 from regard.maps._overview import Overview
 from regard.maps._positions import Positions
 from regard.maps._record import AttentionRecord, Check
@@ -71,7 +71,7 @@ def _whole(
 def _of_overviews(
     name: str, calls: list[AttentionRecord], positions: list[Positions], ancestry: Tensor | None, end: int
 ) -> AttentionRecord:
-    """The overview of the whole sequence, and the rows of all calls that ``rows=`` kept in full."""
+    """The overview of the whole sequence, and the rows of all calls that were kept in full or can be computed."""
     last = positions[-1]
     keys = last.keys if last.cross else end
     chosen = None if ancestry is None else [_batch_rows(place, ancestry) for place in positions]
@@ -80,6 +80,8 @@ def _of_overviews(
     rows, stored = joined_rows(parts, keys)
     record = _whole(calls, (len(overview.mass), calls[-1].shape[1], end, keys), stored, last.cross)
     record.rows, record.overview = rows, overview
+    if all(part.scores is not None for part in parts):
+        record.joined_scores = JoinedScores(parts, keys)
     return record
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.maps._attention_scores import AttentionScores, Selection
 from regard.maps._overview import FIRST, KeyStatistics, Overview, QueryStatistics
 from regard.maps._positions import Positions
 from regard.maps._record import AttentionRecord
@@ -24,6 +25,8 @@ class CallPart:
         rows: the numbers of the kept rows in the whole sequence.
         stored: their weights, ``(batch, heads, rows, keys)``; None without rows.
         count: how many of the keys exist in the whole sequence. A static cache has room for more.
+        scores: queries and keys, if they were kept.
+        chosen: the batch row of each final sequence, −1 where the sequence had ended; None for the same rows.
     """
 
     place: Positions
@@ -31,6 +34,8 @@ class CallPart:
     rows: tuple[int, ...]
     stored: Tensor | None
     count: int
+    scores: AttentionScores | None
+    chosen: Tensor | None
 
     @property
     def is_single(self) -> bool:
@@ -61,22 +66,20 @@ def parts_of(
         keys = place.keys if place.cross else max(0, min(place.keys, end - place.first_key))
         rows = tuple(place.first + row for row in call.rows or ()) if call.stored is not None else ()
         overview, stored = call.overview, call.stored
-        if chosen is not None:
-            overview, stored = _of_sequences(overview, stored, chosen[number])
-        found.append(CallPart(place, overview, rows, stored, keys))
+        row = None if chosen is None else chosen[number]
+        if row is not None:
+            tensors = {name: _of_sequences(x, row) for name, x in overview.tensors.items()}
+            overview = Overview.of(tensors, overview.cell)
+            stored = None if stored is None else _of_sequences(stored, row)
+        found.append(CallPart(place, overview, rows, stored, keys, call.scores, row))
     return found
 
 
-def _of_sequences(overview: Overview, stored: Tensor | None, row: Tensor) -> tuple[Overview, Tensor | None]:
-    """The batch rows of the final sequences; a sequence that had ended has zeros."""
-    ended, row = row < 0, row.clamp_min(0)
-    tensors = {}
-    for name, x in overview.tensors.items():
-        nothing = 0 if x.is_floating_point() else -1
-        tensors[name] = x[row].masked_fill(ended.view(-1, *[1] * (x.ndim - 1)), nothing)
-    if stored is not None:
-        stored = stored[row.to(stored.device)].masked_fill(ended.to(stored.device)[:, None, None, None], 0)
-    return Overview.of(tensors, overview.cell), stored
+def _of_sequences(x: Tensor, row: Tensor) -> Tensor:
+    """The batch rows of the final sequences; a sequence that had ended has zeros, and numbers of tokens are −1."""
+    row = row.to(x.device)
+    ended = (row < 0).view(-1, *[1] * (x.ndim - 1))
+    return x[row.clamp_min(0)].masked_fill(ended, 0 if x.is_floating_point() else -1)
 
 
 def joined(name: str, parts: Sequence[CallPart], end: int, keys: int) -> Overview:
@@ -103,6 +106,31 @@ def joined_rows(parts: Sequence[CallPart], keys: int) -> tuple[tuple[int, ...] |
         first = part.place.first_key
         padded.append(torch.nn.functional.pad(stored[..., : part.count], (first, keys - first - part.count)))
     return tuple(row for part, _ in kept for row in part.rows), torch.cat(padded, 2)
+
+
+class JoinedScores:
+    """The kept queries and keys of all calls, from which the weights of the whole sequence are computed.
+
+    Args:
+        keys: the number of keys of the whole sequence.
+    """
+
+    def __init__(self, parts: Sequence[CallPart], keys: int) -> None:
+        self._calls = [(part.scores, part.place, part.count, part.chosen) for part in parts]
+        self._keys = keys
+
+    def __call__(self, rows: Tensor, heads: Selection) -> Tensor:
+        """The weights of these queries and heads, ``(sequences, heads, rows, keys)``."""
+        order: list[Tensor] = []
+        found: list[Tensor] = []
+        for scores, place, count, chosen in self._calls:
+            own = ((rows >= place.first) & (rows < place.end)).nonzero().flatten()
+            if scores is not None and (len(own) or not found):  # without rows, the first call says the other sizes
+                weights = scores(rows[own] - place.first, heads)[0][..., :count]
+                weights = weights if chosen is None else _of_sequences(weights, chosen)
+                found.append(torch.nn.functional.pad(weights, (place.first_key, self._keys - place.first_key - count)))
+                order.append(own)
+        return torch.cat(found, 2)[:, :, torch.cat(order).argsort()]
 
 
 def _cell(name: str, parts: Sequence[CallPart], end: int, keys: int) -> tuple[int, int]:

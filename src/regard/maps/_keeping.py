@@ -89,9 +89,8 @@ class Keeping(RecordListener, ABC):
         """Build the weights of these rows and heads: into the storage, or for ``reduce=``."""
         batch, heads_count, queries, keys = record.shape
         running = record.running
-        value = running.value
         shape = (batch, chosen_count(heads, heads_count), chosen_count(rows, queries), keys)
-        dtype = self.dtype or (torch.float64 if value is not None and value.dtype is torch.float64 else torch.float32)
+        dtype = self.dtype or running.dtype
         size = math.prod(shape) * dtype.itemsize
         if self.reduce is not None:
             # Up to one chunk counts as working memory, which is not part of the budget, as for maps that are kept.

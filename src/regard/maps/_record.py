@@ -116,6 +116,11 @@ class Computation:
         return known.device
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which weights are computed."""
+        return torch.float64 if self.value is not None and self.value.dtype is torch.float64 else torch.float32
+
+    @property
     def clean_output(self) -> Tensor | None:
         """The heads' outputs without dropout."""
         if self.expected is not None or not self.dropout or self.value is None:
@@ -181,6 +186,7 @@ class AttentionRecord:
         rows, heads: the indices of the kept rows and heads; None for all.
         overview: the map in cells, if it was kept instead of the weights.
         scores: queries and keys on the host, if they were kept, from which any part of the map can be computed.
+        joined_scores: the same for the calls of a generation that were put together.
         windows: how an image was cut into windows.
         layout: how the keys lie on an image, if known.
         axes: what its axes are, and how certain that is.
@@ -206,6 +212,7 @@ class AttentionRecord:
     norms: Any = field(default=None, init=False)
     overview: Overview | None = field(default=None, init=False)
     scores: AttentionScores | None = field(default=None, init=False)
+    joined_scores: Callable[[Tensor, Selection], Tensor] | None = field(default=None, init=False)
     remarks: list[str] = field(default_factory=list, init=False)
 
     @classmethod
@@ -293,9 +300,11 @@ class AttentionRecord:
     def block(self, rows: Selection, columns: Selection = ALL) -> Float[Tensor, "batch heads rows columns"]:
         """The weights of these rows and keys: kept, or computed from the kept queries and keys."""
         chosen = torch.arange(self.sides[0])[rows]
+        heads = ALL if self.heads is None else torch.tensor(self.heads, dtype=torch.long)
         if self.scores is not None:
-            heads = ALL if self.heads is None else torch.tensor(self.heads, dtype=torch.long)
             return self.scores(chosen, heads)[0][..., columns]
+        if self.joined_scores is not None:
+            return self.joined_scores(chosen, heads)[..., columns]
         if self.stored is None:
             raise ValueError(
                 f"no rows of {self.name!r} were kept: choose them before with rows=, or keep queries and keys with "
