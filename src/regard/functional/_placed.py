@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.functional._attention import attention, causal_keep
+from regard.functional._attention import are_shown, attention, causal_keep
 from regard.functional._call import resolve
 from regard.functional._place_columns import joined, largest_score, products_are_rounded
 from regard.functional._place_gradient import PlaceGradient
 from regard.functional._place_moments import coordinates
 from regard.functional.kernels import PIECES
-from regard.observation import is_hidden, is_observed, observe
+from regard.observation import observe
 from regard.support.checks import (
     check_flag,
     check_grid,
@@ -103,7 +103,7 @@ def placed_attention(
         # Hidden keys are lowered by a number that their content must not exceed, and a weight of 0 times ∞ would be NaN.
         key, value = (x.masked_fill(~keep[:, None, :, None], 0.0) for x in (key, value))
         seen = keep.cumsum(-1) > 0 if causal else keep.any(-1, keepdim=True).expand(-1, tokens)
-    if seen is not None and is_observed() and not is_hidden() and not bool(seen.all()):
+    if seen is not None and are_shown(~seen):
         # The kernel also gives weights to rows that see no key; their output, and here their map, is set to zero afterwards.
         again: Callable[..., Any] = functools.partial(
             placed_attention, query, key, value, center, sharpness, grid,
