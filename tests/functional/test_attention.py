@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import regard
 from regard import reference
-from regard.functional import attention
+from regard.functional import _attention, attention
 from regard.functional._attention import causal_keep
 
 BETAS = (None, 0.0, 0.3, 5.0, math.inf, "tensor")
@@ -153,6 +154,51 @@ def test_torch_is_met_where_both_align_and_not_where_its_causal_flag_aligns_at_t
     torch.testing.assert_close(
         attention(query, key, value, causal=True), F.scaled_dot_product_attention(query, key, value, is_causal=True)
     )
+
+
+class Attending(torch.nn.Module):
+    def forward(self, query, key, value, **options):
+        return attention(query, key, value, **options)
+
+
+@settings(max_examples=25)
+@given(
+    lead=st.sampled_from([(), (3,), (2, 3)]),
+    causal=st.booleans(),
+    by=st.sampled_from(["keep", "bias", "both"]),
+    shared=st.booleans(),
+    dropout=st.sampled_from([0.0, 0.4]),
+    seed=st.integers(0, 999),
+)
+def test_rows_with_nothing_to_attend_are_zero_in_captured_maps_of_every_device(lead, causal, by, shared, dropout, seed):
+    """Where a kernel may not give zeros, such rows see all keys, and captured maps showed even weights there."""
+    generator = torch.Generator().manual_seed(seed)
+    query, key, value = (torch.randn(*lead, 5, 4, generator=generator, requires_grad=True) for _ in range(3))
+    hidden = torch.rand((5, 5) if shared else (*lead, 5, 5), generator=generator) < 0.5
+    hidden[..., 1, :], hidden[..., 3, :2] = True, False
+    options = {"causal": causal}
+    if by != "bias":
+        options["keep"] = ~hidden
+    if by != "keep":
+        options["bias"] = torch.zeros(hidden.shape).masked_fill(hidden, -math.inf)
+    expected, weights = attention(query, key, value, **options, return_weights=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_attention, "_gives_zeros_without_keys", lambda _: False)
+        model = Attending()
+        with regard.capture(model) as maps:
+            torch.manual_seed(seed)
+            out = model(query, key, value, **options, dropout=dropout)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(out, attention(query, key, value, **options, dropout=dropout))
+    shown = maps[0].weights
+    torch.testing.assert_close(shown.reshape(weights.shape), weights)
+    assert not shown[..., 1, :].any()
+    assert maps[0].agrees
+    if not dropout:
+        torch.testing.assert_close(out, expected)
+        found, exact = (torch.autograd.grad(x.square().sum(), (query, key, value)) for x in (out, expected))
+        for a, b in zip(found, exact, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, math.inf, None])

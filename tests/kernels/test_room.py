@@ -1,4 +1,4 @@
-"""What happens on a card that has no room for a kernel as it was cut. Triton raises before anything has run; here the
+"""What happens on a card that has no room for a kernel as it was setup. Triton raises before anything has run; here the
 kernels raise, and the interpreter runs what is tried instead."""
 
 import math
@@ -48,11 +48,11 @@ def nowhere(_):
 @pytest.fixture
 def crowd(monkeypatch):
     """Put kernels on a crowded card, whose memory of what fits begins and ends empty."""
-    from regard.functional.kernels import _cuts, _launch
+    from regard.functional.kernels import _launch, _setups
 
     def forget():
-        for cuts in (_cuts.pass_cuts, _cuts.plane_cuts, _cuts.map_cuts):
-            cuts.cache_clear()
+        for setups in (_setups.pass_setups, _setups.plane_setups, _setups.map_setups):
+            setups.cache_clear()
 
     def put(fits, names=PLANES + PASSES):
         crowded = {name: Crowded(getattr(_launch, name), fits) for name in names}
@@ -117,7 +117,7 @@ def assert_as_in_float64(function, inputs):
 @pytest.mark.parametrize(
     ("grid", "value_heads", "dtype"),
     [
-        ((5, 7), 3, torch.float16),  # in float32 it is cut as small as can be from the start
+        ((5, 7), 3, torch.float16),  # in float32 it is setup as small as can be from the start
         ((5, 7), 1, torch.float32),
         ((17, 2), 3, torch.float32),
         ((3, 20), 1, torch.float32),

@@ -122,7 +122,7 @@ def prepare(
     if len(matrices) != 2 or groups != 1 or not (x.is_contiguous() and weight.is_contiguous()):
         return None
     way = Passes(x, weight, groups, matrices)
-    is_whole = way.beside and way.weights_first and len(way.parts(len(x))) == 1
+    is_whole = way.one_matrix and way.weights_first and len(way.parts(len(x))) == 1
     return PreparedTaps(way, x, weight, bias, matrices) if is_whole else None
 
 

@@ -120,9 +120,9 @@ class Passes:
         width = self.inputs if self.weights_first else self.outputs
         self.device = x.device.type
         # Kernels write the values of all items as columns of one matrix, so that a single product covers all items.
-        self.beside = self.fused and groups == 1 and len(self.lead) == 1
+        self.one_matrix = self.fused and groups == 1 and len(self.lead) == 1
         self.item_bytes = 2 * groups * between * self.lead_outputs * width * x.element_size()
-        if not self.beside and self.device != "cpu":
+        if not self.one_matrix and self.device != "cpu":
             self.item_bytes += weight.numel() * x.element_size()  # each item's gradient of the weight
 
     def parts(self, items: int) -> list[slice]:
@@ -150,7 +150,7 @@ class Passes:
 
     def forward(self, x: Tensor, packed: Tensor, out: Tensor, bias: Tensor | None) -> None:
         if self.weights_first:
-            self.add_last(packed @ self.mix_lead(x, self.beside), out, bias=bias)
+            self.add_last(packed @ self.mix_lead(x, self.one_matrix), out, bias=bias)
         else:
             torch.matmul(packed, self.mix_last(self.mix_lead(x)), out=out)
 
@@ -158,13 +158,13 @@ class Passes:
         if self.weights_first:
             made = self.spread_last(grad)
             if total is not None:
-                total.add(made, self.mix_lead(x, self.beside))
+                total.add(made, self.mix_lead(x, self.one_matrix))
             if by_x is not None:
                 self.unmix_lead(packed.mT @ made, by_x)
             return
         if total is not None:
-            above = grad.permute(1, 2, 0, 3).reshape(1, self.rows, -1) if self.beside else grad
-            total.add(above, self.mix_last(self.mix_lead(x), self.beside))
+            above = grad.permute(1, 2, 0, 3).reshape(1, self.rows, -1) if self.one_matrix else grad
+            total.add(above, self.mix_last(self.mix_lead(x), self.one_matrix))
         if by_x is not None:
             mixed = packed.mT @ grad
             shape = (len(x), self.groups, self.channels * self.taps, self.lead_outputs * self.inputs)
@@ -172,13 +172,13 @@ class Passes:
             self.add_last(mixed, back, back=True)
             self.unmix_lead(back, by_x)
 
-    def mix_lead(self, x: Tensor, beside: bool = False) -> Tensor:
+    def mix_lead(self, x: Tensor, one_matrix: bool = False) -> Tensor:
         """Apply all axes but the last: (items, groups, channels · taps, leading outputs · inputs of the last axis); with
-        ``beside`` (1, channels · taps, items · leading outputs · inputs)."""
+        ``one_matrix`` (1, channels · taps, items · leading outputs · inputs)."""
         shape: tuple[int, ...] = (len(x), self.groups, self.channels * self.taps, self.lead_outputs * self.inputs)
         if self.fused and len(self.lead) == 1:
             (taps, outputs, size), channels = self.lead[0].shape, x.shape[1]
-            if beside:
+            if one_matrix:
                 found = x.new_empty(channels, taps, len(x), outputs, self.inputs)
                 target, shape = found.permute(2, 1, 0, 4, 3), (1, channels * taps, -1)
             else:
@@ -203,7 +203,7 @@ class Passes:
         """The transpose of :meth:`mix_lead`, written to ``by_x``."""
         if self.fused and len(self.lead) == 1:
             (taps, outputs, size), (items, channels) = self.lead[0].shape, by_x.shape[:2]
-            if self.beside and self.weights_first:
+            if self.one_matrix and self.weights_first:
                 made = grad.view(channels, taps, items, outputs, self.inputs).permute(2, 1, 0, 4, 3)
             else:
                 made = grad.view(items, channels, taps, outputs, self.inputs).permute(0, 2, 1, 4, 3)
@@ -223,11 +223,11 @@ class Passes:
             y = torch.bmm(matrix.view(taps * outputs, size).mT.expand(len(y), -1, -1), y)
         by_x.copy_(y.view(by_x.shape))
 
-    def mix_last(self, mixed: Tensor, beside: bool = False) -> Tensor:
-        """Apply the last axis: (items, groups, last taps · channels · taps, leading outputs · outputs); with ``beside`` (1, last
-        taps · channels · taps, items · leading outputs · outputs)."""
+    def mix_last(self, mixed: Tensor, one_matrix: bool = False) -> Tensor:
+        """Apply the last axis: (items, groups, last taps · channels · taps, leading outputs · outputs); with ``one_matrix`` (1,
+        last taps · channels · taps, items · leading outputs · outputs)."""
         items, rows = len(mixed), self.channels * self.taps
-        if beside:
+        if one_matrix:
             found = mixed.new_empty(self.last_taps, rows, items, self.lead_outputs, self.outputs)
             flat = mixed.view(items, 1, rows, self.lead_outputs, self.inputs)
             kernels.axis_taps(flat, self.last, found.permute(2, 0, 1, 3, 4))
@@ -238,9 +238,9 @@ class Passes:
 
     def spread_last(self, grad: Tensor) -> Tensor:
         """The transpose of :meth:`add_last`: (items, groups, last taps · out, leading outputs · inputs), or (1, last taps · out,
-        items · leading outputs · inputs) if ``self.beside``."""
+        items · leading outputs · inputs) if ``self.one_matrix``."""
         items = len(grad)
-        if self.beside:
+        if self.one_matrix:
             found = grad.new_empty(self.last_taps, self.rows, items, self.lead_outputs, self.inputs)
             flat = grad.view(items, 1, self.rows, self.lead_outputs, self.outputs)
             kernels.axis_taps(flat, self.last, found.permute(2, 0, 1, 3, 4), back=True)
@@ -264,7 +264,7 @@ class Passes:
         bias is only added by the kernel."""
         count, length = len(out) * self.groups, self.outputs if back else self.inputs
         if self.fused:
-            if self.beside and self.weights_first:
+            if self.one_matrix and self.weights_first:
                 parts = made.view(self.last_taps, -1, count, self.lead_outputs, length).permute(2, 0, 1, 3, 4)
             else:
                 parts = made.view(count, self.last_taps, -1, self.lead_outputs, length)

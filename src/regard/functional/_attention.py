@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from regard.functional._attention_checks import LARGEST_FUSED, check_attention, is_plain_call
 from regard.functional._extreme_inputs import careful_attention, has_extreme_inputs
 from regard.functional._softargmax import below_best, finite_number, hard_logits
+from regard.observation import is_hidden, is_observed, observe
 from regard.support.checks import (
     check_count,
     check_device,
     check_flag,
     is_exporting,
+    is_functional,
     is_transformed,
     static_sizes,
     under_autocast,
@@ -200,35 +202,57 @@ def _fused(
     dropout: float,
     causal: bool,
 ) -> Tensor:
-    mask = keep
-    if bias is not None:
-        mask = bias.to(query.dtype)
-        if keep is not None:
-            mask = mask.masked_fill(~keep, -math.inf)
-    # The CPU kernel gives zeros for a row without any visible key; we do not rely on this on other devices.
-    guard = None
-    if mask is not None and query.device.type != "cpu":
-        hidden = ~mask if mask.dtype is torch.bool else mask == -math.inf
-        guard = hidden.all(-1, keepdim=True)
-        mask = mask | guard if mask.dtype is torch.bool else mask.masked_fill(guard, 0.0)
     grouped = False
     if query.ndim > 2 and query.shape[-3] != key.shape[-3]:  # a plain bool, even for symbolic sizes
         grouped = True
     lead = 4 - query.ndim  # the fused kernels need four axes
     if lead:
         query, key, value = (x[(None,) * lead] for x in (query, key, value))
+    mask = keep
+    if bias is not None:
+        mask = bias.to(query.dtype)
+        if keep is not None:
+            mask = mask.masked_fill(~keep, -math.inf)
+    guard = None
+    if mask is not None and not _gives_zeros_without_keys(query):
+        hidden = ~mask if mask.dtype is torch.bool else mask == -math.inf
+        guard = hidden.all(-1, keepdim=True)
+        mask = mask | guard if mask.dtype is torch.bool else mask.masked_fill(guard, 0.0)
+
+    given = (query, key, value, mask, guard, beta, causal, grouped)
+    if guard is not None and are_shown(guard):
+        out = observe(
+            None, lambda: _guarded(*given, dropout),
+            lambda: _with_weights(query, key, value, beta, keep, bias, 0.0, True)[1],
+            value=value, kind="sdpa", clean=(lambda: _guarded(*given, 0.0)) if dropout else None,
+        )  # fmt: skip
+    else:
+        out = _guarded(*given, dropout)
+    return out[(0,) * lead] if lead else out
+
+
+def _guarded(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, guard: Tensor | None, beta: float, causal: bool,
+    grouped: bool, dropout: float,
+) -> Tensor:  # fmt: skip
+    """torch's kernel, and zeros for rows of ``guard``."""
     out = F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=mask,
-        dropout_p=dropout,
-        is_causal=causal,
-        scale=beta,
-        enable_gqa=grouped,
+        query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=beta, enable_gqa=grouped
     )
-    out = out[(0,) * lead] if lead else out
     return out if guard is None else out.masked_fill(guard, 0.0)
+
+
+def _gives_zeros_without_keys(query: Tensor) -> bool:
+    """Whether the fused kernel gives zeros to a row without any visible key. We rely on this only on the CPU. Elsewhere
+    such a row sees all keys, and zeros replace its output."""
+    return query.device.type == "cpu"
+
+
+def are_shown(empty: Tensor) -> bool:
+    """Whether a listener would see weights in rows that are ``empty``, to which the kernel gives some."""
+    if not is_observed() or is_hidden() or torch.compiler.is_compiling() or is_transformed() or is_functional(empty):
+        return False
+    return bool(empty.any())
 
 
 def _with_weights(

@@ -13,9 +13,8 @@ from regard.functional.kernels import PIECES, Carriers, Heads, JoinColumns, PadC
 from regard.support.checks import values_are_readable
 from regard.support.tensor_cache import constant
 
-# The score of a hidden key is lowered by HIDDEN plus twice the largest score of a position, but by at most FARTHEST: beyond
-# 2²⁵, a kernel that subtracts a rounded maximum could give weights above 1 in rows with only hidden keys.
-HIDDEN, FARTHEST = 2.0**18, 2.0**25
+# The score of a hidden key is lowered by this number plus twice the largest score of a position.
+HIDDEN = 2.0**18
 
 
 class JoinedColumns(NamedTuple):
@@ -45,7 +44,7 @@ def joined(
     carriers = Carriers.of(grid, prefix, keep is not None, exact)
     far = None
     if keep is not None:
-        far = (HIDDEN + 2 * largest_score(center, matrix, grid)).clamp_max(FARTHEST) / (beta * carriers.one)
+        far = (HIDDEN + 2 * largest_score(center, matrix, grid)) / (beta * carriers.one)
         far = far.clamp_max(torch.finfo(exact).max / 2)
     step = 16 if query.is_cuda else 8  # cuDNN is faster with multiples of 16, other kernels need multiples of 8
     total = max(-(-(query.shape[-1] + carriers.columns) // step) * step, value.shape[-1])

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.functional._attention import attention, causal_keep
+from regard.functional._attention import are_shown, attention, causal_keep
 from regard.functional._call import resolve
-from regard.functional._place_columns import joined, products_are_rounded
+from regard.functional._place_columns import joined, largest_score, products_are_rounded
 from regard.functional._place_gradient import PlaceGradient
 from regard.functional._place_moments import coordinates
 from regard.functional.kernels import PIECES
-from regard.observation import is_hidden, is_observed, observe
+from regard.observation import observe
 from regard.support.checks import (
     check_flag,
     check_grid,
@@ -26,8 +26,10 @@ from regard.support.checks import (
     check_tensor,
     describe,
     is_exporting,
+    is_tracing,
     is_transformed,
     under_autocast,
+    values_are_readable,
 )
 
 
@@ -60,8 +62,9 @@ def placed_attention(
     would be lost to rounding in half precision, where float32 is multiplied as TF32, and in float32 on axes longer than 32.
     There they are computed outside of the kernel, from recomputed scores. (Not with dropout, because only the kernel knows
     what it dropped, nor in ``torch.func``'s transforms, nor on short axes in TF32 under a compiler.) The fused kernel
-    accumulates in float32, in which a score on an axis of length n is accurate to about S n² 2⁻²⁴. Float16 holds
-    S n² / (4 β) up to 10⁷; beyond that, the CPU raises an error and other devices give NaN.
+    accumulates in float32, in which a score on an axis of length n is accurate to about S n² 2⁻²⁴. Where this is worse
+    than the rounding of the dtype, a CPU computes in float64 (not in exported programs). On other devices, sharp heads on
+    long axes lose digits, and float16 gives NaN where S n² / (4 β) exceeds 10⁷.
 
     Args:
         query, key, value: ``(batch, heads, prefix + tokens of the grid, width)``, the grid in row-major order.
@@ -100,7 +103,7 @@ def placed_attention(
         # Hidden keys are lowered by a number that their content must not exceed, and a weight of 0 times ∞ would be NaN.
         key, value = (x.masked_fill(~keep[:, None, :, None], 0.0) for x in (key, value))
         seen = keep.cumsum(-1) > 0 if causal else keep.any(-1, keepdim=True).expand(-1, tokens)
-    if seen is not None and is_observed() and not is_hidden() and not bool(seen.all()):
+    if seen is not None and are_shown(~seen):
         # The kernel also gives weights to rows that see no key; their output, and here their map, is set to zero afterwards.
         again: Callable[..., Any] = functools.partial(
             placed_attention, query, key, value, center, sharpness, grid,
@@ -110,20 +113,31 @@ def placed_attention(
             None, lambda: again(dropout=dropout), lambda: again(return_weights=True)[1],
             value=value, kind="placed", grid=call.grid, prefix=prefix, clean=again if dropout else None,
         )  # fmt: skip
-    places = call.center.double(), matrix
-    apart = has_own_gradient(query, dropout, call.grid)
-    fixed = (places[0].detach(), places[1].detach()) if apart else places
-    wide = joined(query, key, value, *fixed, keep, seen, call.grid, prefix, beta, apart, causal)
-    width = value.shape[-1]
-    whole = attention(wide.query, wide.key, wide.value, beta=beta, causal=causal, dropout=dropout)
-    out = whole[..., :width]
-    if apart and any(x.requires_grad for x in places):
-        content = [x[..., : y.shape[-1]] for x, y in zip(wide[:3], (query, key, value), strict=True)]
-        known = keep, known_sums(whole, tokens)
-        out = PlaceGradient.apply(
-            out, *places, *content, *known, call.grid, prefix, beta, causal, wide.heads, wide.longest
-        )  # fmt: skip
+    dtype, places = value.dtype, (call.center.double(), matrix)
+    if needs_float64(query, *places, call.grid):
+        query, key, value = (x.double() for x in (query, key, value))
+    out = by_columns(query, key, value, places, keep, seen, call.grid, prefix, beta, causal, dropout).to(dtype)
     return out if seen is None else out.masked_fill(~seen[:, None, :, None], 0.0)
+
+
+def by_columns(
+    query: Tensor, key: Tensor, value: Tensor, places: tuple[Tensor, Tensor], keep: Tensor | None, seen: Tensor | None,
+    grid: tuple[int, ...], prefix: int, beta: float, causal: bool, dropout: float,
+) -> Tensor:  # fmt: skip
+    """The output from the fused kernel. ``places``: centers and sharpness matrices; ``seen``: which queries see a key."""
+    apart = has_own_gradient(query, dropout, grid)
+    center, matrix = (x.detach() for x in places) if apart else places
+    wide = joined(query, key, value, center, matrix, keep, seen, grid, prefix, beta, apart, causal)
+    whole = attention(wide.query, wide.key, wide.value, beta=beta, causal=causal, dropout=dropout)
+    out = whole[..., : value.shape[-1]]
+    if not apart or not any(x.requires_grad for x in places):
+        return out
+    content = [x[..., : y.shape[-1]] for x, y in zip(wide[:3], (query, key, value), strict=True)]
+    known = keep, known_sums(whole, query.shape[2])
+    made: Tensor = PlaceGradient.apply(
+        out, *places, *content, *known, grid, prefix, beta, causal, wide.heads, wide.longest
+    )  # fmt: skip
+    return made
 
 
 def with_weights(
@@ -148,6 +162,25 @@ def with_weights(
         return_weights=True,
     )  # fmt: skip
     return out.to(value.dtype), weights.to(value.dtype)
+
+
+# Up to this score of the farthest pair, float32 sums of scores add at most a fifth to the dtype's own error (measured on
+# planes of up to 32 × 32 and axes of up to 2000 tokens).
+LARGEST_SCORE = {torch.float32: 2.0**4, torch.float16: 2.0**14, torch.bfloat16: 2.0**17}
+
+# The sharpness that is assumed where values cannot be read.
+SHARP = 10.0
+
+
+def needs_float64(query: Tensor, center: Tensor, matrix: Tensor, grid: tuple[int, ...]) -> bool:
+    """Whether float32 sums, of terms as large as the farthest pair's score, would be less accurate than the dtype. Only on
+    the CPU, where float64 takes about twice as long; exported programs keep their dtype."""
+    limit = LARGEST_SCORE.get(query.dtype)
+    if limit is None or query.device.type != "cpu" or is_exporting() or is_tracing():
+        return False
+    if values_are_readable(center) and values_are_readable(matrix):
+        return not bool((largest_score(center, matrix, grid) <= limit).all())
+    return SHARP * sum((size - 1) ** 2 for size in grid) > limit
 
 
 # From this axis length on, float32 sums of scores lose too much of sharpness' gradients: at length 64, a third was lost.
@@ -186,14 +219,11 @@ def position_scores(center: Tensor, matrix: Tensor, grid: tuple[int, ...]) -> Fl
 
 def full_attention(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> Tensor:
     """Gaussian attention with full sharpness matrices by :func:`placed_attention`, with content of width 0, for grids whose
-    N×N map is too large. In float64 on the CPU: for sharp heads on large grids, float32 scores have too few digits."""
-    heads, dtype = center.shape[0], value.dtype
-    value = value.expand(-1, heads, -1, -1)
-    if value.device.type == "cpu":
-        value = value.double()
+    N×N map is too large."""
+    value = value.expand(-1, center.shape[0], -1, -1)
     empty = value[..., :0]
     out = placed_attention(empty, empty, value, center, sharpness, grid, beta=1.0)
-    return out.to(dtype) if isinstance(out, Tensor) else out[0].to(dtype)
+    return out if isinstance(out, Tensor) else out[0]
 
 
 # Above this size of the float64 maps in bytes, heads with full matrices take the fused kernel.
@@ -214,6 +244,8 @@ def check_placed(
     for name, x in (("query", query), ("key", key)):
         if x.device != value.device:
             raise ValueError(f"{name} is on {x.device}, but must be on {value.device} like value")
+        if x.dtype != value.dtype and not under_autocast(query):
+            raise TypeError(f"{name} is {x.dtype}, but must be {value.dtype} like value")
     check_ndim("center", center, "heads axes")
     check_grid(grid)
     if isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0:

@@ -179,8 +179,8 @@ def mix_plane(value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         from regard.functional.kernels._ops import mix_plane as operator
 
         return operator(value, rows, columns, list(plane))[0]
-    from regard.functional.kernels._cuts import Plane
     from regard.functional.kernels._functions import MixPlane
+    from regard.functional.kernels._setups import Plane
 
     return MixPlane.apply(value, rows, columns, Plane(*plane))
 

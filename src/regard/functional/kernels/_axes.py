@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from regard.functional.kernels._cuts import SMALLEST_BLOCK, block, halves, multiprocessors, parts_of, precision
 from regard.functional.kernels._gaussian_pass import add_up, axis_backward, axis_forward, row_moments
-from regard.functional.kernels._start import Launch, Ways
+from regard.functional.kernels._setups import SMALLEST_BLOCK, block, halves, multiprocessors, parts_of, precision
+from regard.functional.kernels._start import Launch, Launches
 from regard.functional.kernels._stream_pass import stream_backward, stream_forward
 from regard.functional.kernels._wide_pass import weight_table, wide_mix, wide_pairs
 
@@ -104,7 +104,7 @@ class ValueLayout(NamedTuple):
     heads_at: tuple[int, int, int, int]  # strides of center and sharpness: by head, by axis, by head, by axis
 
 
-def beside(columns: int, width: int, others: int) -> tuple[int, int]:
+def split_columns(columns: int, width: int, others: int) -> tuple[int, int]:
     """How many positions of the other axes, and how many channels, make up a tile's columns."""
     channels = min(block(width), 64, columns)
     return min(max(1, columns // channels), 1 << (others - 1).bit_length()), channels
@@ -147,15 +147,15 @@ def row_shares(size: int, stream: Stream, column_tiles: int, most: int) -> tuple
     return first, borders, inner, each, rest
 
 
-def stream_ways(
+def stream_launches(
     axis: Axis, layout: ValueLayout, chosen: Stream, strides: tuple[int, ...], reverse: bool,
     backward: tuple[int | bool, ...] | None = None,
-) -> Ways:  # fmt: skip
+) -> Launches:  # fmt: skip
     """Launches of a pass for local heads. ``reverse``: begin with the last tile. ``backward``: number of slots for partial
     sums, the first slot, number of axes; whether gradients of values and of heads are needed."""
-    ways = []
+    launches = []
     for columns, stages in smaller(chosen.columns, chosen.stages, layout.dtype):
-        others, channels = beside(columns, layout.width, axis.others)
+        others, channels = split_columns(columns, layout.width, axis.others)
         counts = parts_of(axis.others, others), parts_of(layout.width, channels)
         column_tiles = layout.items * math.prod(counts)
         most = max(1, multiprocessors(layout.device) * chosen.programs // layout.heads)
@@ -172,11 +172,11 @@ def stream_ways(
         options = {"num_warps": chosen.warps, "num_stages": stages}
         grid = (layout.heads * programs, 1, 1)
         if backward is None:
-            ways.append(Launch(stream_forward, grid, (*numbers, *constants), options, programs))
+            launches.append(Launch(stream_forward, grid, (*numbers, *constants), options, programs))
         else:
             numbers = (*backward[:3], *numbers, *backward[3:], *constants)
-            ways.append(Launch(stream_backward, grid, numbers, options, programs))
-    return Ways(ways)
+            launches.append(Launch(stream_backward, grid, numbers, options, programs))
+    return Launches(launches)
 
 
 def has_table(axis: Axis, dtype: torch.dtype, room: int) -> bool:
@@ -207,11 +207,13 @@ def table_launches(
     return launches, begins, count
 
 
-def mix_ways(axis: Axis, layout: ValueLayout, strides: tuple[int, ...], begin: int, room: int, backward: bool) -> Ways:
+def mix_launches(
+    axis: Axis, layout: ValueLayout, strides: tuple[int, ...], begin: int, room: int, backward: bool
+) -> Launches:
     """Launches that multiply values by the tables of wide heads; the axis' table begins at ``begin``."""
-    ways = []
+    launches = []
     for columns, stages in smaller(WIDE_MIX.columns, WIDE_MIX.stages, layout.dtype):
-        others, channels = beside(columns, layout.width, axis.others)
+        others, channels = split_columns(columns, layout.width, axis.others)
         counts = parts_of(axis.size, WIDE_MIX.rows), parts_of(axis.others, others), parts_of(layout.width, channels)
         tiles = layout.items * math.prod(counts)
         numbers = (
@@ -221,17 +223,17 @@ def mix_ways(axis: Axis, layout: ValueLayout, strides: tuple[int, ...], begin: i
         )  # fmt: skip
         programs = min(tiles * layout.heads, multiprocessors(layout.device) * MIX_PROGRAMS)
         options = {"num_warps": WIDE_MIX.warps, "num_stages": stages}
-        ways.append(Launch(wide_mix, (programs, 1, 1), numbers, options, programs))
-    return Ways(ways)
+        launches.append(Launch(wide_mix, (programs, 1, 1), numbers, options, programs))
+    return Launches(launches)
 
 
-def pairs_ways(
+def pairs_launches(
     axis: Axis, layout: ValueLayout, strides: tuple[int, ...], room: int, length: int, backward: tuple[int | bool, ...]
-) -> Ways:
+) -> Launches:
     """Launches that compute partial gradients of center and sharpness for wide heads with a table."""
-    ways, tiles = [], parts_of(axis.size, WIDE_PAIRS.rows)
+    launches, tiles = [], parts_of(axis.size, WIDE_PAIRS.rows)
     for columns, stages in smaller(WIDE_PAIRS.columns, WIDE_PAIRS.stages, layout.dtype):
-        others, channels = beside(columns, layout.width, axis.others)
+        others, channels = split_columns(columns, layout.width, axis.others)
         counts = parts_of(axis.others, others), parts_of(layout.width, channels)
         column_tiles = layout.items * math.prod(counts)
         most = multiprocessors(layout.device) * WIDE_PROGRAMS // (layout.heads * tiles**2)
@@ -243,14 +245,14 @@ def pairs_ways(
         )  # fmt: skip
         programs = tiles**2 * parts
         options = {"num_warps": WIDE_PAIRS.warps, "num_stages": stages}
-        ways.append(Launch(wide_pairs, (programs * layout.heads, 1, 1), numbers, options, programs))
-    return Ways(ways)
+        launches.append(Launch(wide_pairs, (programs * layout.heads, 1, 1), numbers, options, programs))
+    return Launches(launches)
 
 
-def wide_forward_ways(axis: Axis, layout: ValueLayout, strides: tuple[int, ...], room: int) -> Ways:
-    ways = []
+def wide_forward_launches(axis: Axis, layout: ValueLayout, strides: tuple[int, ...], room: int) -> Launches:
+    launches = []
     for columns, stages in smaller(FORWARD.columns, FORWARD.stages, layout.dtype):
-        others, channels = beside(columns, layout.width, axis.others)
+        others, channels = split_columns(columns, layout.width, axis.others)
         counts = parts_of(axis.size, FORWARD.rows), parts_of(axis.others, others), parts_of(layout.width, channels)
         tiles = layout.items * math.prod(counts)
         numbers = (
@@ -260,23 +262,23 @@ def wide_forward_ways(axis: Axis, layout: ValueLayout, strides: tuple[int, ...],
         )  # fmt: skip
         programs = min(tiles * layout.heads, multiprocessors(layout.device) * FEW_PROGRAMS)
         options = {"num_warps": FORWARD.warps, "num_stages": stages}
-        ways.append(Launch(axis_forward, (programs, 1, 1), numbers, options, programs))
-    return Ways(ways)
+        launches.append(Launch(axis_forward, (programs, 1, 1), numbers, options, programs))
+    return Launches(launches)
 
 
-def wide_backward_ways(
+def wide_backward_launches(
     axis: Axis,
     layout: ValueLayout,
     strides: tuple[int, ...],
     shared: bool,
     length: int,
     backward: tuple[int | bool, ...],
-) -> Ways:
-    tiles, ways = SHARED_BACKWARD if shared else BACKWARD, []
+) -> Launches:
+    tiles, launches = SHARED_BACKWARD if shared else BACKWARD, []
     rows, steps = min(tiles.rows, block(axis.size)), min(tiles.steps, block(axis.size))
     room = room_of(axis, STREAM_BACKWARD, shared)
     for columns, stages in smaller(tiles.columns, tiles.stages, layout.dtype):
-        others, channels = beside(columns, layout.width, axis.others)
+        others, channels = split_columns(columns, layout.width, axis.others)
         counts = parts_of(axis.size, rows), parts_of(axis.others, others), parts_of(layout.width, channels)
         programs = layout.items * math.prod(counts)
         numbers = (
@@ -287,16 +289,16 @@ def wide_backward_ways(
         few = min(programs * layout.heads, multiprocessors(layout.device) * FEW_PROGRAMS)
         grid = (programs if shared else few, 1, 1)
         options = {"num_warps": tiles.warps, "num_stages": stages}
-        ways.append(Launch(axis_backward, grid, numbers, options, programs))
-    return Ways(ways)
+        launches.append(Launch(axis_backward, grid, numbers, options, programs))
+    return Launches(launches)
 
 
 def moments_launch(grid: tuple[int, ...], layout: ValueLayout, rooms: tuple[int, ...]) -> Launch:
     length = max(grid)
     rows, steps = min(32, block(length)), 16
     numbers = (length, *three(grid), *three(rooms), *layout.heads_at, NEGLIGIBLE[layout.dtype], rows, steps)
-    cut = (min(parts_of(length, rows), 64), layout.heads, len(grid))
-    return Launch(row_moments, cut, numbers, {"num_warps": 1}, 1)
+    programs = (min(parts_of(length, rows), 64), layout.heads, len(grid))
+    return Launch(row_moments, programs, numbers, {"num_warps": 1}, 1)
 
 
 def sum_launch(

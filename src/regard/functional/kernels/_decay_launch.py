@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.functional.kernels._cuts import precision
 from regard.functional.kernels._decay import block_edges, block_sums
 from regard.functional.kernels._plain import aliases, plain_gradient
+from regard.functional.kernels._setups import precision
 
 # Below this rate the quotient of the closed form approaches 0 / 0, and the first terms of its series are accurate.
 SOFT = 1e-6
@@ -139,7 +139,7 @@ def sums(
     has_z = z is not None or slope is not None
     grid = (blocks * items * heads, -(-width // channels))
     # The kernels do not access arguments whose flag is off, so any tensor can take their place.
-    z, scaled_by, slope, beside = (x if given is None else given for given in (z, scale, slope, factor))
+    z, scaled_by, slope, multiplier = (x if given is None else given for given in (z, scale, slope, factor))
     edges = [x] * 4
     common = {"LEFT": sides.left, "RIGHT": sides.right, "HAS_Z": has_z, "T": block, "E": channels}
     common["SCALED"] = scale is not None and not scale_out
@@ -152,8 +152,8 @@ def sums(
         edges = passed_on(made, rate, sides, step * block, has_z)
     dots = x.new_empty(items * heads * blocks * grid[1], dtype=torch.float32)
     block_sums[grid](
-        x, z, rate, scaled_by, slope, *edges, out, out if out_z is None else out_z, beside, dots,
-        heads, n, width, blocks, step, *x.stride()[:3], *out.stride()[:3], *beside.stride()[:3],
+        x, z, rate, scaled_by, slope, *edges, out, out if out_z is None else out_z, multiplier, dots,
+        heads, n, width, blocks, step, *x.stride()[:3], *out.stride()[:3], *multiplier.stride()[:3],
         **common, SCALE_OUT=scale_out, DOTS=factor is not None, PRECISION=precision(x.dtype),
     )  # fmt: skip
     return None if factor is None else dots

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from regard.functional.kernels import _launch
-from regard.functional.kernels._cuts import Plane
 from regard.functional.kernels._plain import aliases, axis_matrices, plain_gradient
+from regard.functional.kernels._setups import Plane
 
 
 class MixPlane(torch.autograd.Function):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.functional.kernels import _axes
 from regard.functional.kernels._axes import Axis, Strides, ValueLayout, axes_of
-from regard.functional.kernels._start import Launch, Ways
+from regard.functional.kernels._start import Launch, Launches
 
 
 class Key(NamedTuple):
@@ -62,8 +62,8 @@ def head_major(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
 class Pass(NamedTuple):
     """Launches of a forward pass for local heads and for wide heads (``tabled``: by a table), and its output's strides."""
 
-    local: Ways
-    wide: Ways | None
+    local: Launches
+    wide: Launches | None
     tabled: bool
     strides: tuple[int, ...]
 
@@ -97,12 +97,12 @@ class Forward:
     ) -> Pass:
         layout, wide, tabled = self.key.layout, None, axis.place in begins
         if tabled:
-            wide = _axes.mix_ways(axis, layout, at, begins[axis.place], room, False)
+            wide = _axes.mix_launches(axis, layout, at, begins[axis.place], room, False)
         elif room != _axes.ALL_LOCAL:
-            wide = _axes.wide_forward_ways(axis, layout, at, room)
+            wide = _axes.wide_forward_launches(axis, layout, at, room)
         # Every second pass runs backwards: it begins with what the previous pass wrote last, which is still in the cache.
         chosen, reverse = _axes.chosen_stream(axis, _axes.STREAM_FORWARD), axis.place % 2 == 1
-        return Pass(_axes.stream_ways(axis, layout, chosen, at, reverse), wide, tabled, strides)
+        return Pass(_axes.stream_launches(axis, layout, chosen, at, reverse), wide, tabled, strides)
 
 
 class Step(NamedTuple):
@@ -110,9 +110,9 @@ class Step(NamedTuple):
     center and sharpness of wide heads with a table; ``wide`` for the rest of wide heads."""
 
     place: int
-    local: Ways | None
-    pairs: Ways | None
-    wide: Ways | None
+    local: Launches | None
+    pairs: Launches | None
+    wide: Launches | None
     tabled: bool
 
     def programs(self) -> tuple[int, int]:
@@ -161,14 +161,14 @@ class Backward:
         place, room, local, pairs, wide = axis.place, self.rooms[axis.place], None, None, None
         if room != _axes.NONE_LOCAL:
             chosen, reverse = _axes.chosen_stream(axis, _axes.STREAM_BACKWARD), (axes - 1 - place) % 2 == 1
-            local = _axes.stream_ways(axis, layout, chosen, at, reverse, (self.slots, 0, axes, *needs))
+            local = _axes.stream_launches(axis, layout, chosen, at, reverse, (self.slots, 0, axes, *needs))
         given = (self.slots, self.begins[place], axes, *needs)
         tabled = place in self.table_begins
         if tabled:
-            pairs = _axes.pairs_ways(axis, layout, at[:6], room, length, given) if needs[1] else None
-            wide = _axes.mix_ways(axis, layout, at[3:], self.table_begins[place], room, True) if needs[0] else None
+            pairs = _axes.pairs_launches(axis, layout, at[:6], room, length, given) if needs[1] else None
+            wide = _axes.mix_launches(axis, layout, at[3:], self.table_begins[place], room, True) if needs[0] else None
         elif room != _axes.ALL_LOCAL:
-            wide = _axes.wide_backward_ways(axis, layout, at, room == _axes.NONE_LOCAL, length, given)
+            wide = _axes.wide_backward_launches(axis, layout, at, room == _axes.NONE_LOCAL, length, given)
         return Step(place, local, pairs, wide, tabled)
 
     def sum_of_parts(self) -> Launch:
@@ -178,7 +178,7 @@ class Backward:
             counts = [(0, 0, 0)] * len(self.key.grid)
             for step in self.steps:
                 second = step.pairs if step.tabled else step.wide
-                first, more = (0 if ways is None else ways.now.programs for ways in (step.local, second))
+                first, more = (0 if launches is None else launches.now.programs for launches in (step.local, second))
                 counts[step.place] = first, self.begins[step.place], more
             key = self.key
             self.sum = _axes.sum_launch(key.grid, key.layout, self.slots, counts, self.rooms, key.joined)

@@ -9,10 +9,18 @@ from torch import Tensor
 
 from regard.functional.kernels import _plain
 from regard.functional.kernels._axis_pass import pass_backward, pass_forward
-from regard.functional.kernels._cuts import Cut, Plane, map_cuts, matrices_cut, parts_of, pass_cuts, plane_cuts
 from regard.functional.kernels._map_gradient import map_gradient
 from regard.functional.kernels._matrices import matrices_backward, matrices_forward
 from regard.functional.kernels._plane import plane_backward, plane_forward
+from regard.functional.kernels._setups import (
+    Plane,
+    Setup,
+    map_setups,
+    matrices_setup,
+    parts_of,
+    pass_setups,
+    plane_setups,
+)
 from regard.functional.kernels._tensors import empty_output, readable
 
 
@@ -20,9 +28,9 @@ def matrices(center: Tensor, sharpness: Tensor, plane: Plane, dtype: torch.dtype
     """The axis matrices, (heads, rows, rows) and (heads, columns, columns)."""
     heads, rows, columns = center.shape[0], plane.row_inputs, plane.column_inputs
     made = center.new_empty(heads, rows, rows, dtype=dtype), center.new_empty(heads, columns, columns, dtype=dtype)
-    cut = matrices_cut(plane, outputs=16)
-    matrices_forward[heads, cut.programs, 2](
-        center, sharpness, *made, *center.stride(), *sharpness.stride(), **cut.constants
+    setup = matrices_setup(plane, outputs=16)
+    matrices_forward[heads, setup.programs, 2](
+        center, sharpness, *made, *center.stride(), *sharpness.stride(), **setup.constants
     )
     return made
 
@@ -31,11 +39,11 @@ def matrices_gradient(
     center: Tensor, sharpness: Tensor, plane: Plane, by_rows: Tensor, by_columns: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Gradients of center and sharpness, (heads, 2) each, from matrix gradients (parts, heads, outputs, inputs) per axis."""
-    heads, cut = center.shape[0], matrices_cut(plane, outputs=8)
-    sums = center.new_empty(2, cut.programs, heads, 2, dtype=torch.float32)
-    matrices_backward[heads, cut.programs, 2](
+    heads, setup = center.shape[0], matrices_setup(plane, outputs=8)
+    sums = center.new_empty(2, setup.programs, heads, 2, dtype=torch.float32)
+    matrices_backward[heads, setup.programs, 2](
         center, sharpness, by_rows, by_columns, sums[0], sums[1], by_rows.shape[0], by_columns.shape[0],
-        *center.stride(), *sharpness.stride(), **cut.constants,
+        *center.stride(), *sharpness.stride(), **setup.constants,
     )  # fmt: skip
     total = sums.sum(1)
     return total[0].to(center.dtype), total[1].to(sharpness.dtype)
@@ -136,13 +144,13 @@ def _pass(x: Tensor, matrix: Tensor, y: Tensor, sides: Sides, others: int) -> No
     from_x = _strides(x, heads, sides.from_axis, sides.from_other)
     to_y = _strides(y, heads, sides.to_axis, sides.to_other)
     strides = from_x + to_y
-    cuts = pass_cuts(matrix.shape, x.dtype, x.device, x.shape[3], others, x.shape[0], strides, False)
+    setups = pass_setups(matrix.shape, x.dtype, x.device, x.shape[3], others, x.shape[0], strides, False)
 
-    def start(cut: Cut) -> Tensor:
-        pass_forward[heads, cut.programs](x, matrix, y, *cut.counts, *strides, **cut.constants)
+    def start(setup: Setup) -> Tensor:
+        pass_forward[heads, setup.programs](x, matrix, y, *setup.counts, *strides, **setup.constants)
         return y
 
-    if cuts.launch(start) is None:
+    if setups.launch(start) is None:
         read = _plain.as_plane(x, inputs, others, heads, from_x)
         _plain.mix(read, matrix, _plain.as_plane(y, outputs, others, heads, to_y))
 
@@ -155,14 +163,18 @@ def _pass_gradient(
     of_y = _strides(grad_y, heads, sides.to_axis, sides.to_other)
     to_x = _strides(grad_x, heads, sides.from_axis, sides.from_other)
     strides = of_x + of_y + to_x
-    cuts = pass_cuts(matrix.shape, x.dtype, x.device, x.shape[3], others, x.shape[0], strides, True, needs_x, needs_a)
+    setups = pass_setups(
+        matrix.shape, x.dtype, x.device, x.shape[3], others, x.shape[0], strides, True, needs_x, needs_a
+    )
 
-    def start(cut: Cut) -> Tensor:
-        grad_a = matrix.new_empty((cut.programs, *matrix.shape) if needs_a else (0,), dtype=torch.float32)
-        pass_backward[heads, cut.programs](x, matrix, grad_y, grad_x, grad_a, *cut.counts, *strides, **cut.constants)
+    def start(setup: Setup) -> Tensor:
+        grad_a = matrix.new_empty((setup.programs, *matrix.shape) if needs_a else (0,), dtype=torch.float32)
+        pass_backward[heads, setup.programs](
+            x, matrix, grad_y, grad_x, grad_a, *setup.counts, *strides, **setup.constants
+        )
         return grad_a
 
-    grad_a = cuts.launch(start)
+    grad_a = setups.launch(start)
     if grad_a is None:
         upstream = _plain.as_plane(grad_y, outputs, others, heads, of_y)
         if needs_x:
@@ -177,14 +189,14 @@ def _plane_forward(value: Tensor, rows: Tensor, columns: Tensor, out: Tensor, pl
     (items, value_heads, _, width), heads = value.shape, rows.shape[0]
     shared = value_heads != heads
     strides = value.stride()[:3] + out.stride()[:3]
-    cuts = plane_cuts(plane, value.dtype, value.device, heads, width, items, strides, shared, False)
+    setups = plane_setups(plane, value.dtype, value.device, heads, width, items, strides, shared, False)
 
-    def start(cut: Cut) -> Tensor:
-        grid = (cut.programs,) if shared else (heads, cut.programs)
-        plane_forward[grid](value, rows, columns, out, *cut.counts, *strides, **cut.constants)
+    def start(setup: Setup) -> Tensor:
+        grid = (setup.programs,) if shared else (heads, setup.programs)
+        plane_forward[grid](value, rows, columns, out, *setup.counts, *strides, **setup.constants)
         return out
 
-    return cuts.launch(start)
+    return setups.launch(start)
 
 
 def _plane_backward(
@@ -193,19 +205,19 @@ def _plane_backward(
     items, heads, tokens, width = value.shape
     by_value = empty_output(value, heads, tokens)
     strides = value.stride()[:3] + grad.stride()[:3] + by_value.stride()[:3]
-    cuts = plane_cuts(
+    setups = plane_setups(
         plane, value.dtype, value.device, heads, width, items, strides, False, True, needs_value, needs_matrices
     )
 
-    def start(cut: Cut) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        parts = cut.programs if needs_matrices else 0
+    def start(setup: Setup) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        parts = setup.programs if needs_matrices else 0
         by_rows, by_columns = (rows.new_empty((parts, *x.shape), dtype=torch.float32) for x in (rows, columns))
-        plane_backward[heads, cut.programs](
-            value, rows, columns, grad, by_value, by_rows, by_columns, *cut.counts, *strides, **cut.constants
+        plane_backward[heads, setup.programs](
+            value, rows, columns, grad, by_value, by_rows, by_columns, *setup.counts, *strides, **setup.constants
         )
         return by_value if needs_value else None, by_rows if parts else None, by_columns if parts else None
 
-    return cuts.launch(start)
+    return setups.launch(start)
 
 
 def _shared_gradient(grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor, plane: Plane) -> Tensor | None:
@@ -213,15 +225,15 @@ def _shared_gradient(grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor,
     (items, _, tokens, width), heads = value.shape, rows.shape[0]
     by_value = empty_output(value, 1, tokens)
     strides = value.stride()[:3] + grad.stride()[:3] + by_value.stride()[:3]
-    cuts = plane_cuts(plane, value.dtype, value.device, heads, width, items, strides, True, True, True, False)
+    setups = plane_setups(plane, value.dtype, value.device, heads, width, items, strides, True, True, True, False)
 
-    def start(cut: Cut) -> Tensor:
-        plane_backward[(cut.programs,)](
-            value, rows, columns, grad, by_value, rows, columns, *cut.counts, *strides, **cut.constants
+    def start(setup: Setup) -> Tensor:
+        plane_backward[(setup.programs,)](
+            value, rows, columns, grad, by_value, rows, columns, *setup.counts, *strides, **setup.constants
         )
         return by_value
 
-    return cuts.launch(start)
+    return setups.launch(start)
 
 
 def _map_gradient(
@@ -230,15 +242,15 @@ def _map_gradient(
     """Gradients of both axes' matrices, computed from the gradient of the whole map."""
     (items, _, inputs, width), (heads, outputs) = value.shape, grad.shape[1:3]
     strides = (value.stride(0), value.stride(2), *grad.stride()[:3])
-    cuts = map_cuts(outputs, inputs, value.dtype, value.device, heads, width, items, strides)
+    setups = map_setups(outputs, inputs, value.dtype, value.device, heads, width, items, strides)
 
-    def start(cut: Cut) -> Tensor:
-        blocks = parts_of(outputs, cut.constants["BLOCK_OUTPUTS"])
-        parts = value.new_empty(cut.programs, heads, outputs, inputs, dtype=torch.float32)
-        map_gradient[heads, blocks, cut.programs](value, grad, parts, *cut.counts, *strides, **cut.constants)
+    def start(setup: Setup) -> Tensor:
+        blocks = parts_of(outputs, setup.constants["BLOCK_OUTPUTS"])
+        parts = value.new_empty(setup.programs, heads, outputs, inputs, dtype=torch.float32)
+        map_gradient[heads, blocks, setup.programs](value, grad, parts, *setup.counts, *strides, **setup.constants)
         return parts
 
-    parts = cuts.launch(start)
+    parts = setups.launch(start)
     if parts is None:
         return None
     whole = parts.sum(0).view(heads, plane.row_outputs, plane.column_outputs, plane.row_inputs, plane.column_inputs)

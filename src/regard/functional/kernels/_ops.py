@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.functional.kernels import _launch
-from regard.functional.kernels._cuts import Plane
+from regard.functional.kernels._setups import Plane
 from regard.functional.kernels._tensors import empty_output
 
 

@@ -132,14 +132,14 @@ def joined_rows(
         to = out + (whole * tokens + rows)[:, None] * (total * UNIT)
         content = tl.load(at + item * (x_item * UNIT), live[:, None] & (d < width)[None, :], 0.0)
         tl.store(to + d[None, :], content, live[:, None] & (d < width)[None, :])
-        beside = tile
+        extra = tile
         if MASKED and ROLE != 2:
             given = tl.load(keep + item * tokens + rows, live, 1) != 0
             if ROLE == 0:
-                beside = with_copies(tile, e, last, tl.where(given, one, 0.0), 1, 1)
+                extra = with_copies(tile, e, last, tl.where(given, one, 0.0), 1, 1)
             else:
-                beside = with_copies(tile, e, last, tl.where(given, 0.0, -tl.load(far + head)), 1, 1)
-        tl.store(to + width + e[None, :], beside, live[:, None] & (width + e < total * UNIT)[None, :])
+                extra = with_copies(tile, e, last, tl.where(given, 0.0, -tl.load(far + head)), 1, 1)
+        tl.store(to + width + e[None, :], extra, live[:, None] & (width + e < total * UNIT)[None, :])
         if ROLE == 1:
             numbers = content.to(tl.float32)
             norm = tl.max(tl.sum(numbers * numbers, 1), 0)

@@ -47,18 +47,18 @@ def launcher_of(made: Any) -> tuple[Callable[..., None], tuple[Any, ...]]:
     return run, (made.function, *about)
 
 
-class Ways:
+class Launches:
     """Launch configurations of one step, the fastest first. One that does not fit the GPU is not tried again, so that equal
     steps use equal configurations, which decide the order of summation."""
 
-    __slots__ = ("now", "ways")
+    __slots__ = ("launches", "now")
 
-    def __init__(self, ways: Sequence[Launch]) -> None:
-        self.ways, self.now = list(ways), ways[0]
+    def __init__(self, launches: Sequence[Launch]) -> None:
+        self.launches, self.now = list(launches), launches[0]
 
     @property
     def most_programs(self) -> int:
-        return max(way.programs for way in self.ways)
+        return max(launch.programs for launch in self.launches)
 
     def start(self, aligned: bool, stream: int, *tensors: Tensor) -> None:
         """Launch the first that fits. Raises ``MemoryError`` if none fits; Triton detects that before anything runs."""
@@ -66,7 +66,7 @@ class Ways:
             try:
                 return self.now(aligned, stream, *tensors)
             except OutOfResources:
-                if len(self.ways) == 1:
+                if len(self.launches) == 1:
                     raise MemoryError("no configuration of a pass along one axis fits this GPU") from None
-                del self.ways[0]
-                self.now = self.ways[0]
+                del self.launches[0]
+                self.now = self.launches[0]

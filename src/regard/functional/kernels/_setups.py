@@ -40,7 +40,7 @@ SHARED_BACKWARD = Blocks(8192, 4, 4, 0)
 MAP_GRADIENT = Blocks(64, 8, 4, 1)  # elements: channels per step
 
 
-class Cut(NamedTuple):
+class Setup(NamedTuple):
     """One launch configuration: run-time arguments, compile-time constants, and programs per head."""
 
     counts: tuple[int, ...]
@@ -48,19 +48,19 @@ class Cut(NamedTuple):
     programs: int
 
 
-class Cuts:
+class Setups:
     """Launch configurations of one kernel for given shapes and strides, the fastest first. One that does not fit the GPU is
     not tried again, so that equal launches use equal configurations, which decide the order of summation."""
 
-    def __init__(self, ways: Iterable[Cut]):
-        self.ways = tuple(ways)
+    def __init__(self, setups: Iterable[Setup]):
+        self.setups = tuple(setups)
         self.first = 0
 
-    def launch(self, start: Callable[[Cut], Result]) -> Result | None:
+    def launch(self, start: Callable[[Setup], Result]) -> Result | None:
         """The result of ``start`` with the first configuration that fits, or None. Triton raises before anything runs."""
-        for at in range(self.first, len(self.ways)):
+        for at in range(self.first, len(self.setups)):
             try:
-                return start(self.ways[at])
+                return start(self.setups[at])
             except OutOfResources:
                 self.first = at + 1
         return None
@@ -133,7 +133,7 @@ def halves(size: int, least: int) -> list[int]:
 
 
 @functools.lru_cache(1024)
-def matrices_cut(plane: Plane, outputs: int) -> Cut:
+def matrices_setup(plane: Plane, outputs: int) -> Setup:
     """The configuration of the two axis-matrix kernels. They need so little shared memory that they fit every GPU."""
     rows, columns = plane.row_inputs, plane.column_inputs
     constants: dict[str, Any] = {
@@ -141,14 +141,14 @@ def matrices_cut(plane: Plane, outputs: int) -> Cut:
         "BLOCK_OUTPUTS": outputs, "BLOCK_ROWS": block(rows), "BLOCK_COLUMNS": block(columns),
         "num_warps": 4,
     }  # fmt: skip
-    return Cut((), constants, parts_of(max(rows, columns), outputs))
+    return Setup((), constants, parts_of(max(rows, columns), outputs))
 
 
 @functools.lru_cache(1024)
-def pass_cuts(
+def pass_setups(
     shape: torch.Size, dtype: torch.dtype, device: torch.device, width: int, others: int, items: int,
     strides: tuple[int, ...], backward: bool, needs_x: bool = True, needs_a: bool = True,
-) -> Cuts:  # fmt: skip
+) -> Setups:  # fmt: skip
     """Configurations of a pass along one axis, for matrices of this (heads, outputs, inputs) shape. Counts: tiles in all,
     tiles of the other axis, tiles of the width, others, width."""
     heads, outputs, inputs = shape
@@ -163,21 +163,21 @@ def pass_cuts(
     if backward:
         constants |= {"NEEDS_X": needs_x, "NEEDS_A": needs_a}
 
-    def cut(other_block: int, width_block: int, stages: int) -> Cut:
+    def setup(other_block: int, width_block: int, stages: int) -> Setup:
         other_tiles, width_tiles = parts_of(others, other_block), parts_of(width, width_block)
         count = items * other_tiles * width_tiles
         sizes = {"BLOCK_OTHER": other_block, "BLOCK_WIDTH": width_block, "num_stages": stages}
         programs = max(1, min(count, multiprocessors(device) * chosen.programs // heads))
-        return Cut((count, other_tiles, width_tiles, others, width), constants | sizes, programs)
+        return Setup((count, other_tiles, width_tiles, others, width), constants | sizes, programs)
 
-    return Cuts(cut(*tile, stages) for tile, stages in tries(tiles, chosen.stages))
+    return Setups(setup(*tile, stages) for tile, stages in tries(tiles, chosen.stages))
 
 
 @functools.lru_cache(1024)
-def plane_cuts(
+def plane_setups(
     plane: Plane, dtype: torch.dtype, device: torch.device, heads: int, width: int, items: int,
     strides: tuple[int, ...], shared: bool, backward: bool, needs_x: bool = True, needs_a: bool = True,
-) -> Cuts:  # fmt: skip
+) -> Setups:  # fmt: skip
     """Configurations of a plane kernel. Each program takes as many channels as fit the chosen number of elements. Counts:
     tiles in all, tiles of the width, width, heads."""
     table = (SHARED_BACKWARD if shared else PLANE_BACKWARD) if backward else SHARED_FORWARD if shared else PLANE_FORWARD
@@ -189,21 +189,21 @@ def plane_cuts(
     if backward:
         constants |= {"NEEDS_X": needs_x, "NEEDS_A": needs_a}
 
-    def cut(channels: int, stages: int) -> Cut:
+    def setup(channels: int, stages: int) -> Setup:
         width_tiles = parts_of(width, channels)
         count = items * width_tiles
         programs = count if shared else max(1, min(count, multiprocessors(device) * chosen.programs // heads))
-        return Cut((count, width_tiles, width, heads), constants | {"BE": channels, "num_stages": stages}, programs)
+        return Setup((count, width_tiles, width, heads), constants | {"BE": channels, "num_stages": stages}, programs)
 
     channels = max(SMALLEST_BLOCK, min(block(width), chosen.elements // tokens_in_blocks(plane)))
-    return Cuts(cut(*way) for way in tries(halves(channels, SMALLEST_BLOCK), chosen.stages))
+    return Setups(setup(*tile) for tile in tries(halves(channels, SMALLEST_BLOCK), chosen.stages))
 
 
 @functools.lru_cache(1024)
-def map_cuts(
+def map_setups(
     outputs: int, inputs: int, dtype: torch.dtype, device: torch.device, heads: int, width: int, items: int,
     strides: tuple[int, ...],
-) -> Cuts:  # fmt: skip
+) -> Setups:  # fmt: skip
     """Configurations of the gradient of a whole map. Counts: tiles in all, tiles of the width, width, heads."""
     chosen = fitted(MAP_GRADIENT, dtype)
     widest, most = min(block(width), chosen.elements), min(128, block(outputs))
@@ -214,11 +214,11 @@ def map_cuts(
         "num_warps": chosen.warps,
     }  # fmt: skip
 
-    def cut(rows: int, channels: int, stages: int) -> Cut:
+    def setup(rows: int, channels: int, stages: int) -> Setup:
         width_tiles = parts_of(width, channels)
         count = items * width_tiles
         sizes = {"BLOCK_OUTPUTS": rows, "BLOCK_WIDTH": channels, "num_stages": stages}
         programs = max(1, min(count, multiprocessors(device) * chosen.programs // (heads * parts_of(outputs, rows))))
-        return Cut((count, width_tiles, width, heads), constants | sizes, programs)
+        return Setup((count, width_tiles, width, heads), constants | sizes, programs)
 
-    return Cuts(cut(*tile, stages) for tile, stages in tries(tiles, chosen.stages))
+    return Setups(setup(*tile, stages) for tile, stages in tries(tiles, chosen.stages))
