@@ -10,7 +10,7 @@ from torch import nn
 
 from regard.convert import convert_network, load_converted, save_converted
 from regard.models import Pretrained
-from regard.support.checks import UnusableInputError, check_positive
+from regard.support.checks import check_positive
 from regard.support.files import check_folder, check_writable
 
 
@@ -51,9 +51,7 @@ def run(arguments: list[str]) -> int:
             check_output(options.checkpoint, model, options.output)
         example = None if options.input is None else torch.randn(1, *options.input)
         converted, report = convert_network(model, options.to, tolerance=options.tolerance, example=example)
-    except UnusableInputError:
-        raise
-    except (OSError, ValueError, TypeError, RuntimeError) as error:
+    except (TypeError, RuntimeError) as error:  # from the network's own code
         print(f"regard convert: {error}", file=sys.stderr)
         return 1
     print(report)

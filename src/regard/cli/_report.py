@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     if chosen.query is not None and chosen.image is None:
         raise ValueError("--query is a token of an image: pass the image with --image")
     if chosen.output is not None:
-        check_writable("--output", chosen.output)
+        check_writable("--output", chosen.output, _endings(chosen))
     if chosen.lengths:
         written = lengths_report(chosen.runs, chosen.lengths, chosen.output)
     elif len(chosen.runs) > 1:
@@ -71,7 +71,6 @@ def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
     heads and attention, how many of its heads it needs, and claims."""
     run = load_run(folder)
     output = output or run.folder / "report.html"
-    _check_ending(output, (".html",))
     if samples < 0:
         raise ValueError(f"--samples must be 0 or more, got {samples}")
     sections = run_sections(run)
@@ -97,7 +96,6 @@ def image_report(folder: str, image: Path, query: Sequence[int] | None, output: 
     if query is not None and (grid is None or not all(0 <= at < size for at, size in zip(query, grid, strict=True))):
         raise ValueError(f"--query must be a row and a column of the grid of tokens, {grid}, got {tuple(query)}")
     output = output or run.folder / f"{image.stem}-attention.html"
-    _check_ending(output, (".html", ".png"))
     pixels = read_image(image, task.image_shape)
     seen = task.attend(network, task.read_image(pixels))
     chosen = None if query is None else (query[0], query[1])
@@ -105,7 +103,7 @@ def image_report(folder: str, image: Path, query: Sequence[int] | None, output: 
     if figure is None:
         raise ValueError(f"the network of {folder} has no attention between positions of an image")
     output.parent.mkdir(parents=True, exist_ok=True)
-    if output.suffix == ".png":
+    if output.suffix.lower() == ".png":
         figure.savefig(output, dpi=150)
         return output
     guesses = ", ".join(f"{guess['label']} ({guess['chance']:.0%})" for guess in seen.answer["guesses"][:3])
@@ -121,9 +119,8 @@ def image_report(folder: str, image: Path, query: Sequence[int] | None, output: 
 def lengths_report(folders: Sequence[str], lengths: Sequence[int], output: Path | None) -> Path:
     """Accuracy against the length of sentences, for one or several runs of case conversion."""
     output = output or Path(folders[0]) / "lengths.png"
-    _check_ending(output, (".png", ".svg", ".json"))
     found = sweep_lengths(folders, lengths, tell=lambda line: print(line, file=sys.stderr, flush=True))
-    if output.suffix == ".json":
+    if output.suffix.lower() == ".json":
         write_sweep(found, output)
     else:
         trained = {load_run(folder).recipe.task.trained_lengths for folder in folders}
@@ -151,6 +148,8 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> Any:
     return content.reshape(height, width, channels).permute(2, 0, 1).contiguous()
 
 
-def _check_ending(path: Path, endings: Sequence[str]) -> None:
-    if path.suffix not in endings:
-        raise ValueError(f"--output must end in {' or '.join(endings)}, got {path}")
+def _endings(chosen: argparse.Namespace) -> tuple[str, ...]:
+    """What the file of this report may end in."""
+    if chosen.lengths:
+        return ".png", ".svg", ".json"
+    return (".html",) if chosen.image is None else (".html", ".png")

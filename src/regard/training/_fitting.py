@@ -49,7 +49,7 @@ def check_fit(recipe: Recipe, path: Path) -> None:
     if wanted is None:  # the user's own network cannot be built on meta
         return
     if different := differing_shapes(found, shapes_of(wanted)):
-        raise ValueError(f"{path} does not fit the network of the recipe {recipe.name!r}: {different}")
+        raise UnreadableError(f"{path} does not fit the network of the recipe {recipe.name!r}: {different}")
     largest = MOST_COPIES * sum(tensor.nbytes for tensor in wanted.values()) + LARGEST_HEADER
     check_regular(path, largest)
 

@@ -28,7 +28,7 @@ from torch import nn
 
 from regard.support.checks import check_path
 from regard.support.files import write_atomic
-from regard.support.reading import file_inside, read_json, read_object
+from regard.support.reading import UnreadableError, file_inside, read_json, read_object
 from regard.training._checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError, read_state
 from regard.training._fitting import check_data, check_fit, check_state
 from regard.training._head_trajectory import HeadTrajectory
@@ -73,12 +73,12 @@ class Run:
             if isinstance(content, dict) and isinstance(content.get("imports"), list):
                 modules = import_sources(content.pop("imports"), str(self.folder))
             recipe = decode(content, modules)
-        except OwnCodeError:
+        except (OwnCodeError, UnreadableError):
             raise
         except (ValueError, OverflowError) as error:
-            raise ValueError(f"{path}: {error}") from error
+            raise UnreadableError(f"{path}: {error}") from error
         if not isinstance(recipe, Recipe):
-            raise ValueError(f"{path} does not hold a recipe")
+            raise UnreadableError(f"{path} does not hold a recipe")
         return recipe
 
     @property
@@ -105,7 +105,7 @@ class Run:
         for name, kind in _SUMMARY.items():
             value = found.get(name)
             if isinstance(value, bool) or not isinstance(value, kind):
-                raise ValueError(f"{self.folder / SUMMARY} is not a summary of regard: {name} is {value!r:.60}")
+                raise UnreadableError(f"{self.folder / SUMMARY} is not a summary of regard: {name} is {value!r:.60}")
         return found
 
     @property

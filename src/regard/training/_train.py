@@ -87,16 +87,16 @@ def train(
         run.folder.mkdir(parents=True, exist_ok=True)
     random = torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else [])
     with RunLock(run.folder) if first else nullcontext(), random:
-        if first:
-            run.checkpoints.clean()
-            for place in (run.folder, run.folder / "model"):
-                remove_unfinished(place)
-            if origin is not None:
-                copy_checkpoint(origin, run, recipe)
-        fabric.barrier()
-        checkpoint = last_checkpoint(run, resume, first)
-        fabric.barrier()
         with _removed_on_error(run.folder, created):
+            if first:
+                run.checkpoints.clean()
+                for place in (run.folder, run.folder / "model"):
+                    remove_unfinished(place)
+                if origin is not None:
+                    copy_checkpoint(origin, run, recipe)
+            fabric.barrier()
+            checkpoint = last_checkpoint(run, resume, first)
+            fabric.barrier()
             loop = Loop(fabric, recipe, log_every=log_every, save_every=save_every)
         if checkpoint is not None:
             check_recipe(recipe, checkpoint.state, run.folder)
