@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from regard import figures
+from regard.cli._moved_images import add_data_option, open_run
 from regard.cli._page import claim_section, needed_heads, run_sections
 from regard.data import MOST_BYTES, ImageRefusedError, decode_image
 from regard.support.files import check_writable
 from regard.support.reading import read_limited
-from regard.training import load_run, sweep_lengths, write_sweep
+from regard.training import Run, load_run, sweep_lengths, write_sweep
 from regard.views import attention_view, page, run_views, story
 
 TITLES = {
@@ -47,7 +48,10 @@ def run(arguments: Sequence[str]) -> int:
         type=Path,
         help="an .html file; with --image also .png; with --lengths .png, .svg or .json; default: in the run's folder",
     )
+    add_data_option(parser)
     chosen = parser.parse_args(list(arguments))
+    if chosen.lengths and chosen.data is not None:
+        raise ValueError("--task.data is for runs on images, and --lengths for runs of case conversion: choose one")
     if chosen.lengths and chosen.image is not None:
         raise ValueError("--image and --lengths are two reports: choose one")
     if chosen.query is not None and chosen.image is None:
@@ -59,17 +63,16 @@ def run(arguments: Sequence[str]) -> int:
     elif len(chosen.runs) > 1:
         raise ValueError("several runs can be compared with --lengths; otherwise pass one run")
     elif chosen.image is not None:
-        written = image_report(chosen.runs[0], chosen.image, chosen.query, chosen.output)
+        written = image_report(open_run(chosen.runs[0], chosen.data), chosen.image, chosen.query, chosen.output)
     else:
-        written = run_report(chosen.runs[0], chosen.output, chosen.samples)
+        written = run_report(open_run(chosen.runs[0], chosen.data), chosen.output, chosen.samples)
     print(f"written to {written}")
     return 0
 
 
-def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
+def run_report(run: Run, output: Path | None, samples: int = 0) -> Path:
     """The page "Watch a network learn where to look" with this run; below it the run's summary and learning curves, its
     heads and attention, how many of its heads it needs, and claims."""
-    run = load_run(folder)
     output = output or run.folder / "report.html"
     if samples < 0:
         raise ValueError(f"--samples must be 0 or more, got {samples}")
@@ -85,9 +88,8 @@ def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
     return output
 
 
-def image_report(folder: str, image: Path, query: Sequence[int] | None, output: Path | None) -> Path:
+def image_report(run: Run, image: Path, query: Sequence[int] | None, output: Path | None) -> Path:
     """Where each head of each layer looks in one image, and how the network classifies it."""
-    run = load_run(folder)
     task, network = run.recipe.task, run.network()
     if task.image_shape is None:
         raise ValueError(f"--image is for networks that take images, but {run.recipe.name!r} does not")
@@ -101,7 +103,7 @@ def image_report(folder: str, image: Path, query: Sequence[int] | None, output: 
     chosen = None if query is None else (query[0], query[1])
     figure = figures.image_attention(seen.maps, pixels, query=chosen, grid=seen.grid)
     if figure is None:
-        raise ValueError(f"the network of {folder} has no attention between positions of an image")
+        raise ValueError(f"the network of {run.folder} has no attention between positions of an image")
     output.parent.mkdir(parents=True, exist_ok=True)
     if output.suffix.lower() == ".png":
         figure.savefig(output, dpi=150)

@@ -49,7 +49,7 @@ def check_fit(recipe: Recipe, path: Path) -> None:
     if wanted is None:  # the user's own network cannot be built on meta
         return
     if different := differing_shapes(found, shapes_of(wanted)):
-        raise UnreadableError(f"{path} does not fit the network of the recipe {recipe.name!r}: {different}")
+        raise ValueError(f"{path} does not fit the network of the recipe {recipe.name!r}: {different}")
     largest = MOST_COPIES * sum(tensor.nbytes for tensor in wanted.values()) + LARGEST_HEADER
     check_regular(path, largest)
 
@@ -71,6 +71,11 @@ def has_comparable_images(recipe: Recipe, state: Mapping[str, Any]) -> bool:
     """Whether the checkpoint and the recipe's task both identify images by content, in the same way (see ``Task.data_facts``)."""
     then, now = _images(state.get("data")), _images(recipe.task.data_facts())
     return then is not None and now is not None and then.get("of") == now.get("of")
+
+
+def have_images_changed(recipe: Recipe, state: Mapping[str, Any]) -> bool:
+    """Whether the images are certainly not those of the checkpoint."""
+    return has_comparable_images(recipe, state) and _images(state.get("data")) != _images(recipe.task.data_facts())
 
 
 def check_images(recipe: Recipe, state: Mapping[str, Any], folder: Path) -> None:

@@ -146,6 +146,8 @@ def _check_arguments(
 def _writers(run: Run, loop: Loop, checkpoint: Checkpoint | None, tensorboard: bool | None) -> list[Listener]:
     """The listeners that write the run's files."""
     recipe, network, finished = loop.recipe, loop.learner.network, loop.step == loop.total
+    if finished:
+        say(_already_finished(run, loop))
     metrics, heads = prepare_files(run, recipe, checkpoint, finished)
     board = None
     if tensorboard is None:
@@ -159,6 +161,15 @@ def _writers(run: Run, loop: Loop, checkpoint: Checkpoint | None, tensorboard: b
         CheckpointWriter(run, [metrics, heads]),
         SummaryWriter(run, recipe),
     ]
+
+
+def _already_finished(run: Run, loop: Loop) -> str:
+    found = "" if loop.latest is None else f" with validation accuracy {loop.latest.accuracy:.2%}"
+    return (
+        f"{run.folder} was finished before: all {loop.total} steps of {loop.recipe.epochs} epochs{found}. Nothing is left to "
+        f"train. To train longer, start a run with more epochs in another folder (--epochs {2 * loop.recipe.epochs} "
+        f"--folder {run.folder}-longer)"
+    )
 
 
 @contextmanager
