@@ -6,9 +6,13 @@ import pytest
 import torch
 
 import regard
-from regard.cli._convert import run
+from regard.cli import main
 from regard.convert import convert_network, load_converted, save_converted
 from regard.models import ResNet18
+
+
+def run(words):
+    return main(["convert", *words])
 
 
 @pytest.fixture
@@ -56,9 +60,9 @@ def test_where_nothing_converts_it_points_the_other_way():
 
 @pytest.mark.usefixtures("user_errors")
 def test_a_wrong_folder_is_said_in_one_line(tmp_path, capsys):
-    assert run([str(tmp_path / "nothing")]) == 1
+    assert run([str(tmp_path / "nothing")]) == 2
     assert "is not a folder" in capsys.readouterr().err
-    assert run([str(tmp_path)]) == 1
+    assert run([str(tmp_path)]) == 2
     assert str(tmp_path) in capsys.readouterr().err
     with pytest.raises(FileNotFoundError, match="holds no converted network"):
         load_converted(tmp_path)
@@ -70,14 +74,14 @@ def test_a_converted_folder_is_read_as_what_it_holds(checkpoint, capsys):
     capsys.readouterr()
     assert run([str(folder / "out"), "--to", "convolution"]) == 0
     assert "20 of 20 layers became convolution" in capsys.readouterr().out
-    assert run([str(folder / "out"), "--to", "convolution", "--output", str(folder / "again")]) == 1
+    assert run([str(folder / "out"), "--to", "convolution", "--output", str(folder / "again")]) == 2
     assert "holds a converted network already" in capsys.readouterr().err
 
 
 def test_the_folder_of_a_run_keeps_its_one_network(tmp_path, capsys):
     recipe = regard.recipes.get("resnet18").smoke()
     trained = regard.train(recipe, folder=tmp_path / "run", accelerator="cpu", tensorboard=False, progress=False)
-    assert run([str(trained.folder), "--output", str(trained.folder)]) == 1
+    assert run([str(trained.folder), "--output", str(trained.folder)]) == 2
     assert "is the folder of a run" in capsys.readouterr().err
     ResNet18(num_classes=3, width=4).save_pretrained(trained.folder)  # as earlier versions did
     assert run([str(trained.folder), "--json", str(tmp_path / "report.json")]) == 0
@@ -89,6 +93,6 @@ def test_a_network_of_ones_own_is_converted_but_not_saved(tmp_path, capsys, monk
     monkeypatch.setattr("regard.cli._convert.load", lambda _: torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3)))
     assert run([str(tmp_path)]) == 0
     assert "1 of 1 layers became attention" in capsys.readouterr().out
-    assert run([str(tmp_path), "--output", str(tmp_path / "out")]) == 1
+    assert run([str(tmp_path), "--output", str(tmp_path / "out")]) == 2
     assert "is a Sequential; without --output the report is printed" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -53,7 +53,7 @@ def test_what_a_person_can_mend_is_a_message(command, capsys, monkeypatch, error
         raise error
 
     command(fail)
-    assert cli.main(["data"]) == 1
+    assert cli.main(["data"]) == 2
     assert capsys.readouterr().err == f"regard data: {error}\n"
     monkeypatch.setenv("REGARD_TRACEBACK", "1")
     with pytest.raises(type(error)):

@@ -60,14 +60,14 @@ def test_a_conversion_overwrites_only_an_earlier_one(image_run, tmp_path, capsys
     words = ["convert", str(image_run.folder), "--to", "convolution", "--output"]
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "config.json").write_text("years of work")
-    assert main([*words, str(tmp_path / "theirs")]) == 1
+    assert main([*words, str(tmp_path / "theirs")]) == 2
     assert "holds something other than an earlier conversion" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["config.json"]
     assert (tmp_path / "theirs" / "config.json").read_text() == "years of work"
 
     source = tmp_path / "source"
     ResNet18(width=4).save_pretrained(source)
-    assert main(["convert", str(source), "--output", str(source)]) == 1
+    assert main(["convert", str(source), "--output", str(source)]) == 2
     assert sorted(path.name for path in source.iterdir()) == ["config.json", "model.safetensors"]
     for _ in range(2):
         assert main(["convert", str(source), "--output", str(tmp_path / "converted")]) == 0
@@ -110,7 +110,7 @@ def test_a_file_lies_in_any_folder(tmp_path, capsys):
     (folder / "recipes.py").write_text(RECIPE)
     assert load_recipe(str(folder / "recipes.py")).name == "demo"
     assert load_recipe(f"{folder / 'recipes.py'}:mine").name == "demo"
-    assert main(["train", "my.python"]) == 1
+    assert main(["train", "my.python"]) == 2
     assert "there is no recipe 'my.python'" in capsys.readouterr().err
 
 
@@ -150,7 +150,7 @@ def test_a_recipe_comes_first_and_mistakes_go_to_stderr(capsys):
 
 
 def test_a_missing_image_is_named_with_its_option(image_run, tmp_path, capsys):
-    assert main(["report", str(image_run.folder), "--image", str(tmp_path / "none.png")]) == 1
+    assert main(["report", str(image_run.folder), "--image", str(tmp_path / "none.png")]) == 2
     assert f"--image must be an image file, but {tmp_path / 'none.png'} does not exist" in capsys.readouterr().err
 
 

@@ -99,8 +99,31 @@ def test_a_run_whose_images_are_gone_says_so(photos, tmp_path, capsys, user_erro
     from regard.data.own_images import open_images
 
     open_images.cache_clear()
-    assert main(["evaluate", str(folder)]) == 2
-    assert f"there are no images at {photos}" in capsys.readouterr().err
+    moved = ["--task.data", str(tmp_path / "elsewhere")]
+    for words in (["evaluate"], ["report", "--samples", "0"], ["convert", "--to", "convolution"]):
+        words.insert(1, str(folder))
+        assert main(words) == 2
+        shown = capsys.readouterr().err
+        assert f"there are no images at {photos}" in shown
+        assert "--task.data PATH" in shown
+        assert main([*words, *moved]) == 0
+        assert str(photos) in (folder / "recipe.json").read_text()  # these commands leave the run as it is
+    capsys.readouterr()
+
+    next((tmp_path / "elsewhere" / "test" / "cat").iterdir()).unlink()
+    assert main(["evaluate", str(folder), *moved]) == 2
+    assert "was trained on other images" in capsys.readouterr().err
+    (tmp_path / "elsewhere").rename(photos)
+    assert main(["evaluate", str(folder)]) == 0
+    assert "have changed since the training" in capsys.readouterr().err
+
+
+def test_new_paths_of_images_are_for_runs_on_images_of_ones_own(image_run, case_runs, tmp_path, capsys, user_errors):
+    for run, says in ((image_run, "fashion-mini"), (case_runs[0], "characters")):
+        assert main(["evaluate", str(run.folder), "--task.data", str(tmp_path)]) == 2
+        assert f"was not trained on images of your own but on {says}" in capsys.readouterr().err
+    assert main(["report", str(case_runs[0].folder), "--lengths", "4", "--task.data", str(tmp_path)]) == 2
+    assert main(["convert", str(tmp_path), "--task.data", str(tmp_path)]) == 2
 
 
 @pytest.mark.parametrize("case", ["text", "empty", "gone", "sizes"])

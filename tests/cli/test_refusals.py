@@ -33,7 +33,7 @@ def test_a_picture_too_large_is_refused_in_our_words(image_run, tmp_path, capsys
     file.write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head)))
     with file.open("ab") as rest:
         rest.write(struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT")))
-    assert main(["report", str(image_run.folder), "--image", str(file)]) == 1
+    assert main(["report", str(image_run.folder), "--image", str(file)]) == 2
     assert "more than 24,000,000" in capsys.readouterr().err
 
 
@@ -41,7 +41,7 @@ def test_a_machine_without_a_card_is_a_message(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     words = ["train", "demo", "--smoke", "--accelerator", "cuda", "--folder", str(tmp_path / "run")]
-    assert main(words) == 1
+    assert main(words) == 2
     assert "accelerator is 'cuda', but this machine has only cpu" in capsys.readouterr().err
 
 

@@ -68,9 +68,9 @@ class TestTrain:
         assert "epochs" in capsys.readouterr().err
 
     def test_a_wrong_value_is_a_message(self, capsys, user_errors):
-        assert main(["train", "nowhere"]) == 1
+        assert main(["train", "nowhere"]) == 2
         assert "there is no recipe 'nowhere'" in capsys.readouterr().err
-        assert main(["train", "demo", *SMOKE, "--seeds", "0"]) == 1
+        assert main(["train", "demo", *SMOKE, "--seeds", "0"]) == 2
         assert "seeds must be 1 or more, got 0" in capsys.readouterr().err
 
     def test_several_seeds_and_a_result_file(self, tmp_path, capsys):
@@ -127,7 +127,7 @@ class TestEvaluate:
         text = capsys.readouterr().out
         assert "in sentences of 4\n" in text
         assert "in sentences of 7\n" in text
-        assert main(["evaluate", str(image_run.folder), "--accelerator", "cpu", "--lengths", "4"]) == 1
+        assert main(["evaluate", str(image_run.folder), "--accelerator", "cpu", "--lengths", "4"]) == 2
         assert "--lengths is for runs of case conversion" in capsys.readouterr().err
 
     def test_a_length_that_takes_long_is_announced(self, case_runs, capsys, monkeypatch, tmp_path):
@@ -142,7 +142,7 @@ class TestEvaluate:
 
     def test_a_length_that_cannot_be_is_refused_before_anything_is_measured(self, case_runs, capsys, monkeypatch):
         monkeypatch.setattr(_evaluate, "measure_run", None)
-        assert main(["evaluate", str(case_runs[1].folder), "--lengths", "4", "0"]) == 1
+        assert main(["evaluate", str(case_runs[1].folder), "--lengths", "4", "0"]) == 2
         assert "--lengths must be 1 or more, got 0" in capsys.readouterr().err
 
     def test_the_evaluation_is_kept_where_a_long_length_is_interrupted(self, case_runs, capsys, monkeypatch):
@@ -157,7 +157,7 @@ class TestEvaluate:
         assert kept.exists()
 
     def test_what_is_no_run_is_a_message(self, tmp_path, capsys):
-        assert main(["evaluate", str(tmp_path)]) == 1
+        assert main(["evaluate", str(tmp_path)]) == 2
         assert "is not the folder of a run" in capsys.readouterr().err
 
 
@@ -217,7 +217,7 @@ class TestReport:
         assert "Of 18 heads" in output.read_text()
         assert main([*words, "0"]) == 0
         assert "How many heads it needs" not in output.read_text()
-        assert main([*words, "-1"]) == 1
+        assert main([*words, "-1"]) == 2
         assert "--samples must be 0 or more" in capsys.readouterr().err
 
     @pytest.mark.parametrize("ending", ["png", "html"])
@@ -272,7 +272,7 @@ class TestReport:
             "--image and --lengths are two reports": ["report", run, "--image", str(photo), "--lengths", "3"],
         }
         for words, arguments in wrong.items():
-            assert main(arguments) == 1
+            assert main(arguments) == 2
             said = capsys.readouterr().err
             assert words in said
 
@@ -313,7 +313,7 @@ class TestMerging:
     def test_a_query_is_the_same_place_of_the_image_in_every_layer(self, merged, photo, tmp_path, capsys):
         words = ["report", str(merged[0]), "--image", str(photo), "--output", str(tmp_path / "maps.png"), "--query"]
         assert main([*words, "13", "12"]) == 0
-        assert main([*words, "14", "12"]) == 1
+        assert main([*words, "14", "12"]) == 2
         assert "a row and a column of the grid of tokens, (14, 14), got (14, 12)" in capsys.readouterr().err
 
         maps = attention_maps(regard.load_run(merged[0]).network(), torch.randn(1, 1, 28, 28))
@@ -351,7 +351,7 @@ class TestDemo:
 
     def test_it_does_not_touch_a_folder_that_is_not_its_own(self, tmp_path, capsys):
         (tmp_path / "thesis.txt").write_text("years of work")
-        assert main(["demo", "--folder", str(tmp_path)]) == 1
+        assert main(["demo", "--folder", str(tmp_path)]) == 2
         assert "holds something other" in capsys.readouterr().err
         assert (tmp_path / "thesis.txt").exists()
         with pytest.raises(FileExistsError):

@@ -294,11 +294,21 @@ class TestResumeWords:
             train_toy(folder=tmp_path / "new", resume=True, epochs=1)
         assert train_toy(folder=tmp_path / "new", resume="auto", epochs=1).summary["steps"] == 4
 
-    def test_a_finished_run_is_left_as_it_is(self, train_toy, copied):
+    def test_a_finished_run_is_left_as_it_is_and_says_that_it_was_finished(self, train_toy, copied, capfd):
         run = copied
         before = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+        capfd.readouterr()
         train_toy(folder=run.folder, resume="auto", keep=10)
         assert {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()} == before
+        said = capfd.readouterr().err
+        assert f"{run.folder} was finished before: all 12 steps" in said
+        assert f"{run.summary['validation_accuracy']:.2%}" in said
+        assert "--epochs 6" in said
+
+    def test_a_run_that_goes_on_is_not_called_finished(self, train_toy, copied, capfd):
+        shutil.rmtree(copied.checkpoints.path(12))
+        train_toy(save_every=3, folder=copied.folder, resume="auto")
+        assert "was finished before" not in capfd.readouterr().err
 
     def test_another_recipe_is_refused_with_what_differs(self, train_toy, copied):
         with pytest.raises(ValueError, match="epochs: 3 and 4"):

@@ -68,9 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("REGARD_TRACEBACK") or not _is_users(error):
             raise
         print(f"regard {name}: {_in_words(error)}", file=sys.stderr)
-        from regard.support.checks import UnusableInputError
-
-        return 2 if isinstance(error, UnusableInputError) else 1
+        return _exit_code(error)
 
 
 def _refuse_empty(rest: list[str]) -> None:
@@ -96,6 +94,16 @@ def _import_own(rest: list[str]) -> None:
             raise UnusableInputError("--import needs the name of a module or the path of a .py file")
         import_code(source)
         del rest[at : at + words]
+
+
+def _exit_code(error: Exception) -> int:
+    """2 if something that was typed cannot be used: a value, a name or a path. 1 if the work failed: damaged files, a full
+    disk, no network, a diverged run."""
+    from regard.data import DataMissingError
+    from regard.support.reading import UnreadableError
+
+    typed = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+    return 2 if isinstance(error, typed) and not isinstance(error, UnreadableError | DataMissingError) else 1
 
 
 def _is_users(error: Exception) -> bool:
@@ -136,5 +144,6 @@ def _help() -> str:
             "",
             "--import my_package.module (or a .py file) loads your own tasks and networks, for any command.",
             "REGARD_TRACEBACK=1 shows the stack trace of an error.",
+            "exit codes: 0 done; 1 the work or a check failed; 2 an argument cannot be used; 130 stopped by Ctrl-C or SIGTERM",
         ]
     )

@@ -19,7 +19,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     found = benchmarks()
     if not found:
-        raise FileNotFoundError("benchmarks run from a checkout of regard; this is an installed package")
+        raise OSError("benchmarks run from a checkout of regard; this is an installed package")
     parser = argparse.ArgumentParser(prog="regard bench", description=__doc__)
     parser.add_argument("name", choices=[*found, "list"], help="the benchmark, or list to show all")
     parser.add_argument("rest", nargs=argparse.REMAINDER, help="arguments of the benchmark; --help describes them")

@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from regard.cli._moved_images import add_data_option, open_run
 from regard.convert import convert_network, load_converted, save_converted
 from regard.models import Pretrained
-from regard.support.checks import UnusableInputError, check_positive
+from regard.support.checks import check_positive
 from regard.support.files import check_folder, check_writable
 
 
@@ -38,6 +39,7 @@ def run(arguments: list[str]) -> int:
         "--output", type=Path, help="save the converted network here (load it with regard.convert.load_converted)"
     )
     parser.add_argument("--json", type=Path, help="write the report here as JSON")
+    add_data_option(parser)
     options = parser.parse_args(arguments)
     for size in options.input or ():
         check_positive("--input", size)
@@ -46,14 +48,12 @@ def run(arguments: list[str]) -> int:
     if options.output:
         check_folder("--output", options.output)
     try:
-        model = load(options.checkpoint)
+        model = load(options.checkpoint, options.data)
         if options.output:
             check_output(options.checkpoint, model, options.output)
         example = None if options.input is None else torch.randn(1, *options.input)
         converted, report = convert_network(model, options.to, tolerance=options.tolerance, example=example)
-    except UnusableInputError:
-        raise
-    except (OSError, ValueError, TypeError, RuntimeError) as error:
+    except (TypeError, RuntimeError) as error:  # from the network's own code
         print(f"regard convert: {error}", file=sys.stderr)
         return 1
     print(report)
@@ -77,17 +77,17 @@ def apart(before: torch.Tensor, after: torch.Tensor) -> str:
     return f"{difference / largest:.1e}, relative to its largest value"
 
 
-def load(folder: Path) -> nn.Module:
+def load(folder: Path, data: str | None = None) -> nn.Module:
     """The model in a folder of save_pretrained or of a conversion, or the trained network of a run."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder; pass a folder written by save_pretrained or by training")
+    if data is not None and not is_run(folder):
+        raise ValueError(f"--task.data is for the folder of a run, which {folder} is not: leave it out")
     if is_converted(folder):
         return load_converted(folder)
     if (folder / "config.json").is_file() and not is_run(folder):
         return Pretrained.from_pretrained(folder)
-    from regard.training import load_run
-
-    return load_run(folder).network().eval()
+    return open_run(folder, data).network().eval()
 
 
 def is_converted(folder: Path) -> bool:

@@ -62,8 +62,7 @@ def fetch_data(wanted: Sequence[str]) -> int:
 
     unknown = [name for name in wanted if name not in (*names(), "all")]
     if unknown:
-        print(f"unknown data set {', '.join(unknown)}; choose from {', '.join(names())}, all", file=sys.stderr)
-        return 2
+        raise ValueError(f"unknown data set {', '.join(unknown)}; choose from {', '.join(names())}, all")
     failed = False
     for name in names() if "all" in wanted else dict.fromkeys(wanted):
         try:

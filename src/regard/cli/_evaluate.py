@@ -6,9 +6,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from regard.cli._moved_images import add_data_option, open_run
 from regard.support.checks import check_positive
 from regard.support.files import finite_numbers
-from regard.training import Run, load_run, measure_lengths, measure_run, save_evaluation
+from regard.training import Run, measure_lengths, measure_run, save_evaluation
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -26,10 +27,11 @@ def run(arguments: Sequence[str]) -> int:
         metavar="N",
         help="case conversion: also measure on sentences of these lengths",
     )
+    add_data_option(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_args(list(arguments))
 
-    folder = load_run(chosen.run)
+    folder = open_run(chosen.run, chosen.data)
     task = folder.recipe.task
     if chosen.lengths and task.trained_lengths is None:
         raise ValueError(f"--lengths is for runs of case conversion, but this is a run of {folder.recipe.name!r}")

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from regard import figures
+from regard.cli._moved_images import add_data_option, open_run
 from regard.cli._page import claim_section, needed_heads, run_sections
 from regard.data import MOST_BYTES, ImageRefusedError, decode_image
 from regard.support.files import check_writable
 from regard.support.reading import read_limited
-from regard.training import load_run, sweep_lengths, write_sweep
+from regard.training import Run, load_run, sweep_lengths, write_sweep
 from regard.views import attention_view, page, run_views, story
 
 TITLES = {
@@ -47,31 +48,32 @@ def run(arguments: Sequence[str]) -> int:
         type=Path,
         help="an .html file; with --image also .png; with --lengths .png, .svg or .json; default: in the run's folder",
     )
+    add_data_option(parser)
     chosen = parser.parse_args(list(arguments))
+    if chosen.lengths and chosen.data is not None:
+        raise ValueError("--task.data is for runs on images, and --lengths for runs of case conversion: choose one")
     if chosen.lengths and chosen.image is not None:
         raise ValueError("--image and --lengths are two reports: choose one")
     if chosen.query is not None and chosen.image is None:
         raise ValueError("--query is a token of an image: pass the image with --image")
     if chosen.output is not None:
-        check_writable("--output", chosen.output)
+        check_writable("--output", chosen.output, _endings(chosen))
     if chosen.lengths:
         written = lengths_report(chosen.runs, chosen.lengths, chosen.output)
     elif len(chosen.runs) > 1:
         raise ValueError("several runs can be compared with --lengths; otherwise pass one run")
     elif chosen.image is not None:
-        written = image_report(chosen.runs[0], chosen.image, chosen.query, chosen.output)
+        written = image_report(open_run(chosen.runs[0], chosen.data), chosen.image, chosen.query, chosen.output)
     else:
-        written = run_report(chosen.runs[0], chosen.output, chosen.samples)
+        written = run_report(open_run(chosen.runs[0], chosen.data), chosen.output, chosen.samples)
     print(f"written to {written}")
     return 0
 
 
-def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
+def run_report(run: Run, output: Path | None, samples: int = 0) -> Path:
     """The page "Watch a network learn where to look" with this run; below it the run's summary and learning curves, its
     heads and attention, how many of its heads it needs, and claims."""
-    run = load_run(folder)
     output = output or run.folder / "report.html"
-    _check_ending(output, (".html",))
     if samples < 0:
         raise ValueError(f"--samples must be 0 or more, got {samples}")
     sections = run_sections(run)
@@ -86,9 +88,8 @@ def run_report(folder: str, output: Path | None, samples: int = 0) -> Path:
     return output
 
 
-def image_report(folder: str, image: Path, query: Sequence[int] | None, output: Path | None) -> Path:
+def image_report(run: Run, image: Path, query: Sequence[int] | None, output: Path | None) -> Path:
     """Where each head of each layer looks in one image, and how the network classifies it."""
-    run = load_run(folder)
     task, network = run.recipe.task, run.network()
     if task.image_shape is None:
         raise ValueError(f"--image is for networks that take images, but {run.recipe.name!r} does not")
@@ -97,15 +98,14 @@ def image_report(folder: str, image: Path, query: Sequence[int] | None, output: 
     if query is not None and (grid is None or not all(0 <= at < size for at, size in zip(query, grid, strict=True))):
         raise ValueError(f"--query must be a row and a column of the grid of tokens, {grid}, got {tuple(query)}")
     output = output or run.folder / f"{image.stem}-attention.html"
-    _check_ending(output, (".html", ".png"))
     pixels = read_image(image, task.image_shape)
     seen = task.attend(network, task.read_image(pixels))
     chosen = None if query is None else (query[0], query[1])
     figure = figures.image_attention(seen.maps, pixels, query=chosen, grid=seen.grid)
     if figure is None:
-        raise ValueError(f"the network of {folder} has no attention between positions of an image")
+        raise ValueError(f"the network of {run.folder} has no attention between positions of an image")
     output.parent.mkdir(parents=True, exist_ok=True)
-    if output.suffix == ".png":
+    if output.suffix.lower() == ".png":
         figure.savefig(output, dpi=150)
         return output
     guesses = ", ".join(f"{guess['label']} ({guess['chance']:.0%})" for guess in seen.answer["guesses"][:3])
@@ -121,9 +121,8 @@ def image_report(folder: str, image: Path, query: Sequence[int] | None, output: 
 def lengths_report(folders: Sequence[str], lengths: Sequence[int], output: Path | None) -> Path:
     """Accuracy against the length of sentences, for one or several runs of case conversion."""
     output = output or Path(folders[0]) / "lengths.png"
-    _check_ending(output, (".png", ".svg", ".json"))
     found = sweep_lengths(folders, lengths, tell=lambda line: print(line, file=sys.stderr, flush=True))
-    if output.suffix == ".json":
+    if output.suffix.lower() == ".json":
         write_sweep(found, output)
     else:
         trained = {load_run(folder).recipe.task.trained_lengths for folder in folders}
@@ -151,6 +150,8 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> Any:
     return content.reshape(height, width, channels).permute(2, 0, 1).contiguous()
 
 
-def _check_ending(path: Path, endings: Sequence[str]) -> None:
-    if path.suffix not in endings:
-        raise ValueError(f"--output must end in {' or '.join(endings)}, got {path}")
+def _endings(chosen: argparse.Namespace) -> tuple[str, ...]:
+    """What the file of this report may end in."""
+    if chosen.lengths:
+        return ".png", ".svg", ".json"
+    return (".html",) if chosen.image is None else (".html", ".png")

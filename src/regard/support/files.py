@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,10 @@ class DiskFullError(OSError):
         return str(self.strerror)  # the message already names the reason, so leave out the error number
 
 
-def check_writable(name: str, path: Path) -> None:
+def check_writable(name: str, path: Path, endings: Sequence[str] = ()) -> None:
     """Refuse a path that no file can be written to, before what is to be written there has taken its time.
+
+    ``endings`` are those that the file's name may have; by default any.
 
     >>> check_writable("--result", Path("."))
     Traceback (most recent call last):
@@ -34,6 +36,8 @@ def check_writable(name: str, path: Path) -> None:
     """
     if path.is_dir():
         raise UnusableInputError(f"{name} must be a file, but {path} is a folder")
+    if endings and path.suffix.lower() not in endings:
+        raise UnusableInputError(f"{name} must end in {' or '.join(endings)}, got {path}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):

@@ -73,6 +73,11 @@ def has_comparable_images(recipe: Recipe, state: Mapping[str, Any]) -> bool:
     return then is not None and now is not None and then.get("of") == now.get("of")
 
 
+def have_images_changed(recipe: Recipe, state: Mapping[str, Any]) -> bool:
+    """Whether the images are certainly not those of the checkpoint."""
+    return has_comparable_images(recipe, state) and _images(state.get("data")) != _images(recipe.task.data_facts())
+
+
 def check_images(recipe: Recipe, state: Mapping[str, Any], folder: Path) -> None:
     """Refuse to resume with other images than those of the checkpoint."""
     then, now = _images(state.get("data")) or {}, _images(recipe.task.data_facts()) or {}

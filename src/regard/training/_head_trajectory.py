@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.support.reading import UnreadableError
 from regard.training._json_lines import read_lines
 
 _LARGEST_SIDE = 2**20
@@ -117,13 +118,15 @@ class HeadTrajectory:
         """The trajectory in a file; None if the file is missing or still empty."""
         lines = list(read_lines(path, _MOST_LINES))
         if lines and lines[0].get("version") != 1:
-            raise ValueError(f"{path} has version {lines[0].get('version')!r}; this regard reads version 1")
+            raise UnreadableError(f"{path} has version {lines[0].get('version')!r}; this regard reads version 1")
         if len(lines) < 2:
             return None
         try:
             return cls._of_lines(*lines)
         except (ValueError, TypeError, KeyError, IndexError, RuntimeError, OverflowError) as error:
-            raise ValueError(f"{path} does not hold positions of heads: {type(error).__name__}: {error}") from error
+            raise UnreadableError(
+                f"{path} does not hold positions of heads: {type(error).__name__}: {error}"
+            ) from error
 
     @classmethod
     def _of_lines(cls, first: Mapping[str, Any], *moments: Mapping[str, Any]) -> "HeadTrajectory":

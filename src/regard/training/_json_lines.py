@@ -56,7 +56,7 @@ class JsonLines:
     def cut(self, size: int) -> None:
         """Truncate the file to ``size`` bytes."""
         if size > self.size:
-            raise ValueError(
+            raise UnreadableError(
                 f"{self.path} has {self.size} bytes, but had {size} when the checkpoint was saved: part of it is missing"
             )
         if size < self.size:

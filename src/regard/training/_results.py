@@ -17,6 +17,7 @@ from regard.support.checks import check_path, describe, is_iterable
 from regard.support.files import finite_numbers, write_atomic
 from regard.training._evaluation import score
 from regard.training._fabric import is_first_process, start_fabric
+from regard.training._fitting import have_images_changed
 from regard.training._machine import command, commit, hardware, without
 from regard.training._progress import say
 from regard.training._recipe import Recipe
@@ -51,9 +52,13 @@ def measure_run(run: Run, *, which: int | str, accelerator: str, batch_size: int
     """What :func:`evaluate_run` returns, without writing it."""
     recipe, task = run.recipe, run.recipe.task
     fabric = start_fabric(recipe.precision, accelerator=accelerator)
+    examples = task.examples("test", fabric.device)  # reads changed images again, before they are compared
     checkpoint = run.checkpoint(which)
+    if have_images_changed(recipe, checkpoint.state):
+        say(
+            f"note: the images at {getattr(task, 'data', '')} have changed since the training; those of now are measured"
+        )
     network = run.network_of(checkpoint, fabric.device)
-    examples = task.examples("test", fabric.device)
 
     def accuracy(network: nn.Module) -> float:
         return score(fabric, task, network, examples, batch_size=batch_size).accuracy

@@ -16,6 +16,7 @@
       evaluation.json       metrics on the test set, once they were measured
 """
 
+import dataclasses
 import json
 import os
 import sys
@@ -26,17 +27,19 @@ from typing import IO, Any
 import torch
 from torch import nn
 
+from regard.data import own_path
 from regard.support.checks import check_path
 from regard.support.files import write_atomic
-from regard.support.reading import file_inside, read_json, read_object
+from regard.support.reading import UnreadableError, file_inside, read_json, read_object
 from regard.training._checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError, read_state
-from regard.training._fitting import check_data, check_fit, check_state
+from regard.training._fitting import check_data, check_fit, check_images, check_state, have_images_changed
 from regard.training._head_trajectory import HeadTrajectory
 from regard.training._json_lines import read_lines
 from regard.training._own_code import OwnCodeError, import_sources, remember, sources_of
 from regard.training._progress import say
 from regard.training._recipe import Recipe
 from regard.training._recipe_json import decode, encode
+from regard.training.tasks import ImageTask
 
 METRICS, HEADS, RECIPE, SUMMARY = "metrics.jsonl", "heads.jsonl", "recipe.json", "summary.json"
 EVALUATION, LOCK = "evaluation.json", ".lock"
@@ -54,9 +57,12 @@ _SUMMARY: dict[str, Any] = {
 class Run:
     """The folder of a run that is finished, interrupted or still training. See :func:`load_run`."""
 
-    def __init__(self, folder: str | os.PathLike[str], keep: int = 2) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], keep: int = 2, *, data: str | os.PathLike[str] | None = None
+    ) -> None:
         self.folder = Path(folder)
         self.checkpoints = Checkpoints(self.folder / "checkpoints", keep)
+        self._data = None if data is None else os.fspath(data)
 
     def __repr__(self) -> str:
         steps = self.checkpoints.steps()
@@ -73,13 +79,13 @@ class Run:
             if isinstance(content, dict) and isinstance(content.get("imports"), list):
                 modules = import_sources(content.pop("imports"), str(self.folder))
             recipe = decode(content, modules)
-        except OwnCodeError:
+        except (OwnCodeError, UnreadableError):
             raise
         except (ValueError, OverflowError) as error:
-            raise ValueError(f"{path}: {error}") from error
+            raise UnreadableError(f"{path}: {error}") from error
         if not isinstance(recipe, Recipe):
-            raise ValueError(f"{path} does not hold a recipe")
-        return recipe
+            raise UnreadableError(f"{path} does not hold a recipe")
+        return recipe if self._data is None else with_images_at(recipe, self._data)
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -105,7 +111,7 @@ class Run:
         for name, kind in _SUMMARY.items():
             value = found.get(name)
             if isinstance(value, bool) or not isinstance(value, kind):
-                raise ValueError(f"{self.folder / SUMMARY} is not a summary of regard: {name} is {value!r:.60}")
+                raise UnreadableError(f"{self.folder / SUMMARY} is not a summary of regard: {name} is {value!r:.60}")
         return found
 
     @property
@@ -143,7 +149,10 @@ class Run:
         """Load a checkpoint, after checking that its shapes fit the recipe's network."""
 
         def check(tensors: Path) -> None:
-            check_data(self.recipe, read_state(tensors.parent), self.folder)
+            state = read_state(tensors.parent)
+            check_data(self.recipe, state, self.folder)
+            if self._data is not None and have_images_changed(self.recipe, state):
+                check_images(self.recipe, state, self.folder)
             check_fit(self.recipe, tensors)
 
         return self.checkpoints.load(step, check=check)
@@ -173,17 +182,36 @@ class Run:
         self.write(RECIPE, {**encode(recipe), **({"imports": sources} if sources else {})})
 
 
-def load_run(path: str | os.PathLike[str]) -> Run:
+def load_run(path: str | os.PathLike[str], *, data: str | os.PathLike[str] | None = None) -> Run:
     """Open the folder of a run: its recipe, metrics, heads and trained network. Nothing is unpickled.
+
+    Args:
+        path: the folder.
+        data: where the run's own images are now, if they were moved since. Other images than those are refused.
 
     >>> regard.load_run("runs/nowhere")
     Traceback (most recent call last):
     FileNotFoundError: runs/nowhere is not the folder of a run: it has no recipe.json
     """
     check_path("path", path)
-    run = Run(path)
+    if data is not None:
+        check_path("data", data)
+    run = Run(path, data=data)
     run.recipe  # noqa: B018  # refuse a wrong folder here, not at its first use
     return run
+
+
+def with_images_at(recipe: Recipe, data: str) -> Recipe:
+    """The recipe of a run whose own images were moved to the path ``data``."""
+    task = recipe.task
+    if not isinstance(task, ImageTask) or own_path(task.data) is None:
+        trained = f"{task.data}, which regard knows by name" if isinstance(task, ImageTask) else task.target_name
+        raise ValueError(
+            f"data is {data!r}, but this run of {recipe.name!r} was not trained on images of your own but on {trained}"
+        )
+    if own_path(data) is None:
+        raise ValueError(f"data must be the path of the run's images, got the name of a data set, {data!r}")
+    return dataclasses.replace(recipe, task=dataclasses.replace(task, data=data))
 
 
 class FolderTakenError(RuntimeError):

@@ -92,16 +92,16 @@ def train(
         run.folder.mkdir(parents=True, exist_ok=True)
     random = torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else [])
     with RunLock(run.folder) if first else nullcontext(), random:
-        if first:
-            run.checkpoints.clean()
-            for place in (run.folder, run.folder / "model"):
-                remove_unfinished(place)
-            if origin is not None:
-                copy_checkpoint(origin, run, recipe)
-        fabric.barrier()
-        checkpoint = last_checkpoint(run, resume, first)
-        fabric.barrier()
         with _removed_on_error(run.folder, created):
+            if first:
+                run.checkpoints.clean()
+                for place in (run.folder, run.folder / "model"):
+                    remove_unfinished(place)
+                if origin is not None:
+                    copy_checkpoint(origin, run, recipe)
+            fabric.barrier()
+            checkpoint = last_checkpoint(run, resume, first)
+            fabric.barrier()
             loop = Loop(fabric, recipe, log_every=log_every, save_every=save_every)
         if checkpoint is not None:
             check_recipe(recipe, checkpoint.state, run.folder)
@@ -151,6 +151,8 @@ def _check_arguments(
 def _writers(run: Run, loop: Loop, checkpoint: Checkpoint | None, tensorboard: bool | None) -> list[Listener]:
     """The listeners that write the run's files."""
     recipe, network, finished = loop.recipe, loop.learner.network, loop.step == loop.total
+    if finished:
+        say(_already_finished(run, loop))
     metrics, heads = prepare_files(run, recipe, checkpoint, finished)
     board = None
     if tensorboard is None:
@@ -164,6 +166,15 @@ def _writers(run: Run, loop: Loop, checkpoint: Checkpoint | None, tensorboard: b
         CheckpointWriter(run, [metrics, heads]),
         SummaryWriter(run, recipe),
     ]
+
+
+def _already_finished(run: Run, loop: Loop) -> str:
+    found = "" if loop.latest is None else f" with validation accuracy {loop.latest.accuracy:.2%}"
+    return (
+        f"{run.folder} was finished before: all {loop.total} steps of {loop.recipe.epochs} epochs{found}. Nothing is left to "
+        f"train. To train longer, start a run with more epochs in another folder (--epochs {2 * loop.recipe.epochs} "
+        f"--folder {run.folder}-longer)"
+    )
 
 
 @contextmanager
