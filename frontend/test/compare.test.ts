@@ -39,7 +39,7 @@ describe("text with an image in it", () => {
   });
   it("shows what a token looks at, and who looks at it", () => {
     const data = Float32Array.from({ length: 9 }, (_, i) => i);
-    const layer = (rows: number[] | null) => new Layer({ name: "x", heads: [0], queries: 3, keys: 3, rows } as LayerAbout, { shape: [1, 3, 3], data, scale: null, block: 9 });
+    const layer = (rows: number[] | null) => new Layer({ name: "x", heads: [0], queries: 3, keys: 3, rows } as LayerAbout, { shape: [1, 3, 3], data, scale: null, squared: false, block: 9 });
     expect([...weightsOf(layer(null), 0, 1, "from")!]).toEqual([3, 4, 5]);
     expect([...weightsOf(layer(null), 0, 1, "to")!]).toEqual([1, 4, 7]);
     expect(weightsOf(layer([0, 2, 5]), 0, 1, "from")).toBeNull();

@@ -2,7 +2,7 @@
 
 import { expect, test } from "vitest";
 import { type Cells, everything, pooled, search, valueAt, within, zoomedAt } from "../src/maps/cells";
-import { elided, fitted } from "../src/maps/atlas";
+import { elided, fitted, largestParts, thumbnailSide } from "../src/maps/atlas";
 import { hits } from "../src/maps/naming";
 import { amount, besideEachOther, binSize, placeOf, tipText } from "../src/views/long";
 import { ticks } from "../src/maps/scale";
@@ -26,22 +26,48 @@ test("a window stays inside, and its point stays where it was", () => {
 
 test("one bright cell is seen however few pixels there are", () => {
   for (const side of [1, 7, 64, 500]) {
-    const part = pooled(cells(128, 128, (r, c) => (r === 77 && c === 3 ? 1 : 0)), everything, side, side);
+    const part = pooled(cells(128, 128, (r, c) => (r === 77 && c === 3 ? 1 : 0)), everything, side, side, "largest");
     expect(Math.max(...part.data)).toBe(1);
     expect(part.rows).toBe(Math.min(side, 128));
   }
 });
 
+test("mass is pooled as mass: a row of pixels holds what an average query of its rows gives", () => {
+  const all = { ...cells(13, 13, (r, c) => ((7 * r + 3 * c) % 11) / 60), tall: 12.25, wide: 12.5 };
+  const given = (row: number) => Array.from({ length: 13 }, (_, c) => all.data[13 * row + c]).reduce((a, b) => a + b);
+  for (const side of [1, 2, 5, 12]) {
+    const part = pooled(all, everything, side, side, "mass");
+    for (let r = 0; r < part.rows; r++) {
+      const rows = Array.from({ length: 13 }, (_, i) => i).filter((i) => Math.floor((i * part.rows) / 13) === r);
+      const weights = rows.map((i) => Math.min(1, 12.25 - i)); // the last cells hold a quarter of the queries
+      const expected = rows.reduce((sum, i, at) => sum + weights[at] * given(i), 0) / weights.reduce((a, b) => a + b);
+      expect(part.data.slice(r * part.columns, (r + 1) * part.columns).reduce((a, b) => a + b)).toBeCloseTo(expected, 5);
+    }
+  }
+});
+
+test("thumbnails have no more pixels than the screen, and all entries count", () => {
+  for (const room of [1, 3, 5, 7, 11, 30, 47, 100]) {
+    expect(thumbnailSide(48, room)).toBeLessThanOrEqual(room);
+    expect(2 * thumbnailSide(48, room)).toBeGreaterThanOrEqual(Math.min(48, room));
+  }
+  for (let at = 0; at < 35; at++) {
+    const found = largestParts(Float32Array.from({ length: 35 }, (_, i) => (i === at ? -2 : 1)), [5, 7], [2, 3]);
+    expect([...found].filter((value) => value === -2)).toHaveLength(1);
+  }
+  expect([...largestParts([NaN, NaN, NaN, 3], [2, 2], [2, 1])]).toEqual([NaN, 3]);
+});
+
 test("a window has the cells that it touches", () => {
-  const part = pooled(cells(10, 10, (r, c) => 10 * r + c), { x: 0.25, y: 0.5, share: 0.2 }, 99, 99);
+  const part = pooled(cells(10, 10, (r, c) => 10 * r + c), { x: 0.25, y: 0.5, share: 0.2 }, 99, 99, "largest");
   expect([part.from, part.to]).toEqual([[5, 2], [7, 5]]);
   expect([...part.data]).toEqual([52, 53, 54, 62, 63, 64]);
 });
 
 test("the last cell may be small", () => {
   const small = { ...cells(3, 3, (r, c) => 3 * r + c), tall: 2.1, wide: 2.1 };
-  expect(pooled(small, everything, 9, 9).to).toEqual([3, 3]);
-  expect(pooled(small, { x: 0, y: 0, share: 0.5 }, 9, 9).to).toEqual([2, 2]);
+  expect(pooled(small, everything, 9, 9, "mass").to).toEqual([3, 3]);
+  expect(pooled(small, { x: 0, y: 0, share: 0.5 }, 9, 9, "mass").to).toEqual([2, 2]);
   expect(valueAt({ values: Float32Array.of(1, 2, 3), count: 2.1 }, 0.99)).toBe(3);
 });
 

@@ -25,7 +25,7 @@ function weights(heads: number, queries: number, keys: number, seed: number): Nu
     const sum = part.reduce((a, b) => a + b);
     part.forEach((x, k) => (part[k] = x / sum));
   }
-  return { shape: [heads, queries, keys], data, scale: null, block: data.length };
+  return { shape: [heads, queries, keys], data, scale: null, squared: false, block: data.length };
 }
 
 describe("a layer", () => {
@@ -74,7 +74,7 @@ describe("rollout", () => {
       const merged = grids.map((grid: number[], l: number) => {
         const [heads, tokens] = [maps[l].length, maps[l][0].length];
         const data = Float32Array.from((maps[l] as number[][][]).flat(2));
-        return new Layer(about({ heads: Array.from({ length: heads }, (_, h) => h), queries: tokens, keys: tokens, grid, prefix }), { shape: [heads, tokens, tokens], data, scale: null, block: data.length });
+        return new Layer(about({ heads: Array.from({ length: heads }, (_, h) => h), queries: tokens, keys: tokens, grid, prefix }), { shape: [heads, tokens, tokens], data, scale: null, squared: false, block: data.length });
       });
       const one = new Rollout(merged);
       (expected as number[][][]).forEach((product, l) => {
@@ -103,7 +103,7 @@ describe("rollout", () => {
   });
 
   it("carries a row with nothing to attend to by itself", () => {
-    const empty = { shape: [1, 2, 2], data: new Float32Array([0, 0, 0.5, 0.5]), scale: null, block: 4 };
+    const empty = { shape: [1, 2, 2], data: new Float32Array([0, 0, 0.5, 0.5]), scale: null, squared: false, block: 4 };
     const one = new Rollout([new Layer(about({ heads: [0], queries: 2, keys: 2 }), empty)]);
     expect(Array.from(one.row(0, 0))).toEqual([1, 0]);
     expect(Array.from(one.row(0, 1))).toEqual([0.25, 0.75]);

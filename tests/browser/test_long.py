@@ -15,9 +15,9 @@ from .conftest import pixels, point, settle, subtitle
 CELLS = 128
 
 
-def one_key_each(tokens, target):
+def one_key_each(tokens, target, side=CELLS):
     """The overview of a head whose query i attends to key target[i] alone, by counting."""
-    overview = Overview.empty((1, 1, tokens, tokens), CELLS, torch.device("cpu"))
+    overview = Overview.empty((1, 1, tokens, tokens), side, torch.device("cpu"))
     (height, width), rows = overview.cell, torch.arange(tokens)
     overview.mass[0, 0].index_put_((rows // height, target // width), torch.ones(tokens), accumulate=True)
     overview.largest.copy_(overview.mass.clamp(max=1))

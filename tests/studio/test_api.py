@@ -32,6 +32,7 @@ def payload(answer):
         "uint16": torch.uint16,
         "int32": torch.int32,
         "int8": torch.int8,
+        "int16": torch.int16,
     }
     arrays = {
         name: torch.frombuffer(
@@ -43,7 +44,8 @@ def payload(answer):
     for name, about in header["arrays"].items():
         if "scale" in about:
             scale = arrays[about["scale"]]
-            arrays[name] = arrays[name].float() * scale.reshape(*scale.shape, *[1] * (arrays[name].ndim - scale.ndim))
+            stored = arrays[name].float() * (arrays[name].float().abs() if about.get("squared") else 1.0)
+            arrays[name] = stored * scale.reshape(*scale.shape, *[1] * (stored.ndim - scale.ndim))
     return header, arrays
 
 

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from regard.views import Payload, Scaled, page
 
-DTYPES = {"uint8": torch.uint8, "int32": torch.int32, "float16": torch.float16, "float32": torch.float32}
+DTYPES = {
+    "uint8": torch.uint8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "float16": torch.float16,
+    "float32": torch.float32,
+}
 
 
 def read(payload):
@@ -55,8 +61,45 @@ def test_weights_in_bytes_are_off_by_half_a_step_of_their_row_at_most(heads, que
     assert ((values - weights).abs() <= 0.5001 * step + 1e-12).all()
 
 
+@given(
+    queries=st.integers(1, 6),
+    keys=st.integers(1, 40),
+    sharp=st.floats(0, 30),
+    fine=st.booleans(),
+    signed=st.booleans(),
+)
+def test_roots_are_off_by_what_their_docstring_says(queries, keys, sharp, fine, signed):
+    weights = (sharp * torch.randn(3, queries, keys)).softmax(-1)
+    if signed:
+        weights = weights * torch.randn(3, queries, keys).sign()
+    kept = Scaled.roots(weights, fine)
+    header, found = read(Payload("view", {}, {"map": kept}))
+    assert header["arrays"]["map"]["squared"]
+    values = found["map"].double() * found["map"].double().abs() * found["map.scale"][..., None]
+    torch.testing.assert_close(values.float(), kept.values, rtol=1e-6, atol=0)
+    steps = 255 if kept.stored.dtype == torch.uint8 else 32767
+    assert (steps == 255) == (not fine and not bool((weights < 0).any()))
+    most = weights.double().abs().amax(-1, keepdim=True)
+    allowed = (weights.double().abs() * most).sqrt() / steps + most / (4 * steps**2)
+    assert ((values - weights).abs() <= 1.0001 * allowed + 1e-6 * most).all()
+    assert (values.sign() * weights.sign() >= 0).all()
+    assert torch.allclose(values.abs().amax(-1, keepdim=True), most, rtol=1e-6)
+
+
+@pytest.mark.parametrize("keys", [100, 1000, 5000])
+@pytest.mark.parametrize("fine", [True, False])
+def test_weights_beside_a_sink_do_not_become_zero(keys, fine):
+    weights = torch.full((1, 1, keys), 0.5 / keys)  # half of uniform attention
+    weights[..., 0] = 0.99
+    if keys > 500:
+        assert (Scaled.rows(weights).values[..., 1:] == 0).all()  # as even steps have it
+    torch.testing.assert_close(Scaled.roots(weights, fine).values, weights, rtol=0.005 if fine else 0.5, atol=0)
+
+
 def test_rows_of_nothing_stay_nothing():
     assert not Scaled.rows(torch.zeros(2, 3)).values.any()
+    assert not Scaled.roots(torch.zeros(2, 3), fine=True).values.any()
+    assert Scaled.roots(torch.zeros(2, 0), fine=False).values.shape == (2, 0)
 
 
 def test_numbers_that_are_none_become_null():

@@ -1,6 +1,6 @@
 // The data of a view: a JSON header and one binary buffer, the same in every host.
 
-export type DType = "uint8" | "int8" | "uint16" | "int32" | "float16" | "float32";
+export type DType = "uint8" | "int8" | "int16" | "uint16" | "int32" | "float16" | "float32";
 
 export interface ArrayInfo {
   dtype: DType;
@@ -9,6 +9,8 @@ export interface ArrayInfo {
   length: number;
   /** Name of a float array over the leading axes: value = stored × scale. */
   scale?: string;
+  /** The stored numbers are square roots: value = stored × |stored| × scale. */
+  squared?: boolean;
 }
 
 export interface Header<Meta = Record<string, unknown>> {
@@ -18,7 +20,7 @@ export interface Header<Meta = Record<string, unknown>> {
   arrays: Record<string, ArrayInfo>;
 }
 
-type Stored = Int8Array | Uint8Array | Uint16Array | Int32Array | Float32Array;
+type Stored = Int8Array | Uint8Array | Int16Array | Uint16Array | Int32Array | Float32Array;
 
 /** An array of a payload. `data` holds the stored numbers; `row` and `values` multiply them by the scale. */
 export interface NumberArray {
@@ -26,6 +28,7 @@ export interface NumberArray {
   data: Stored;
   /** Scale factors over the leading axes; null if the data are stored unscaled. */
   scale: Float32Array | null;
+  squared: boolean;
   /** How many entries share one scale factor. */
   block: number;
 }
@@ -58,7 +61,7 @@ export class Payload<Meta = Record<string, unknown>> {
     const data = typed(this.buffer, info);
     const scale = info.scale === undefined ? null : asFloats(this.array(info.scale));
     const block = scale ? data.length / Math.max(1, scale.length) : data.length;
-    const made = { shape: info.shape, data, scale, block };
+    const made = { shape: info.shape, data, scale, squared: info.squared === true, block };
     this.cache.set(name, made);
     return made;
   }
@@ -76,6 +79,8 @@ function typed(buffer: ArrayBuffer, info: ArrayInfo): Stored {
       return new Uint8Array(buffer, info.offset, count);
     case "int8":
       return new Int8Array(buffer, info.offset, count);
+    case "int16":
+      return new Int16Array(buffer, info.offset, count);
     case "uint16":
       return new Uint16Array(buffer, info.offset, count);
     case "int32":
@@ -101,7 +106,7 @@ export function slice(
   count: number,
   out: Float32Array = new Float32Array(count),
 ): Float32Array {
-  const { data, scale, block } = array;
+  const { data, scale, squared, block } = array;
   if (!scale) {
     for (let i = 0; i < count; i++) out[i] = data[start + i];
     return out;
@@ -111,7 +116,8 @@ export function slice(
     const which = Math.floor(at / block);
     const factor = scale[which];
     const stop = Math.min(count, (which + 1) * block - start);
-    for (; i < stop; i++) out[i] = data[start + i] * factor;
+    if (squared) for (; i < stop; i++) out[i] = data[start + i] * Math.abs(data[start + i]) * factor;
+    else for (; i < stop; i++) out[i] = data[start + i] * factor;
   }
   return out;
 }

@@ -36,6 +36,9 @@ export interface Pen {
   drawImage(image: HTMLCanvasElement, x: number, y: number, width: number, height: number): void;
 }
 
+/** Pixels per unit of the drawing. An image with more pixels than its place would lose some of them: pool it to fewer before. */
+export const resolution = (pen: Pen): number => (pen as Partial<CanvasRenderingContext2D>).getTransform?.().a ?? 1;
+
 type Matrix = [number, number, number, number, number, number];
 
 interface State {

@@ -2,7 +2,7 @@
 
 import { html, useRef, useState } from "../core/html";
 import { Picture, pixels, type Draw, type Size } from "../core/canvas";
-import type { Pen } from "../core/pen";
+import { type Pen, resolution } from "../core/pen";
 import { useTheme } from "../core/theme";
 
 /** The thumbnails of one layer side by side. Each is padded by its own edge, because smoothing mixes neighbors. */
@@ -12,6 +12,23 @@ export interface Strip {
   /** Pixels of one thumbnail, without its border. */
   rows: number;
   columns: number;
+}
+
+const SIDES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192];
+
+/** The pixels of a thumbnail along an axis with `count` entries: no more than the screen has room for, since it would skip the
+ * others. There are few sizes, so that few thumbnails are made while a window is resized. */
+export const thumbnailSide = (count: number, room: number): number => (count <= room ? count : Math.max(1, ...SIDES.filter((side) => side <= room)));
+
+/** The entry of the largest absolute value of each part of a matrix; parts of NaN alone stay NaN. */
+export function largestParts(data: ArrayLike<number>, from: [number, number], to: [number, number]): Float32Array {
+  const [[rows, columns], [tall, wide]] = [from, to];
+  const out = new Float32Array(tall * wide).fill(NaN);
+  for (let i = 0; i < rows * columns; i++) {
+    const at = Math.floor((Math.floor(i / columns) * tall) / rows) * wide + Math.floor(((i % columns) * wide) / columns);
+    if (Number.isNaN(out[at]) || Math.abs(data[i]) > Math.abs(out[at])) out[at] = data[i];
+  }
+  return out;
 }
 
 /** `color` gives the pixel of a head at a row and a column. */
@@ -35,7 +52,8 @@ export interface AtlasRow {
 
 export interface AtlasProps {
   rows: AtlasRow[];
-  strip: (layer: number) => Strip;
+  /** The thumbnails of a layer for places of so many pixels of the screen. */
+  strip: (layer: number, tall: number, wide: number) => Strip;
   headName: (layer: number, head: number) => string;
   /** Height of a thumbnail over its width. */
   aspect: number;
@@ -95,8 +113,12 @@ export function Atlas(props: AtlasProps) {
     return column < rows[row].heads.length ? { row, column } : null;
   };
 
-  const thumbnail = (pen: Pen, layer: number, head: number, x: number, y: number, w: number, h: number) => {
-    const { image, heads, rows: tall, columns: wide } = props.strip(layer);
+  const thumbnail = (pen: Pen, layer: number, head: number, ...box: [number, number, number, number]) => {
+    // On whole pixels of the screen, so that the pixels at the edges of the map are not cut.
+    const fine = resolution(pen);
+    const [left, top, width, height] = box.map((at) => Math.max(1, Math.round(at * fine)));
+    const [x, y, w, h] = [left, top, width, height].map((at) => at / fine);
+    const { image, heads, rows: tall, columns: wide } = props.strip(layer, height, width);
     pen.save();
     pen.beginPath();
     pen.rect(x, y, w, h);

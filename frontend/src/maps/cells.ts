@@ -3,7 +3,7 @@
 import { pixels, type Size } from "../core/canvas";
 import type { NumberArray } from "../core/payload";
 import { slice } from "../core/payload";
-import type { Pen } from "../core/pen";
+import { type Pen, resolution } from "../core/pen";
 import type { Theme } from "../core/theme";
 import { colorsOf } from "./scale";
 
@@ -55,27 +55,35 @@ export function largestIn({ data }: Cells): number {
   return most;
 }
 
-/** The window in at most tall × wide pixels. A pixel shows the largest of its cells, so that no line disappears. */
-export function pooled(cells: Cells, view: Window, tall: number, wide: number): { data: Float32Array; rows: number; columns: number; from: [number, number]; to: [number, number] } {
+/** The window in at most tall × wide pixels. A pixel shows the largest of its cells, or their mass: what a query of these rows
+ * gives to all keys of the pixel, on average. So no line disappears. */
+export function pooled(cells: Cells, view: Window, tall: number, wide: number, measure: Measure): { data: Float32Array; rows: number; columns: number; from: [number, number]; to: [number, number] } {
   const span = (at: number, count: number): [number, number] => [Math.floor(at * count), Math.ceil(Math.min(1, at + view.share) * count - 1e-9)];
   const [top, bottom] = span(view.y, cells.tall);
   const [left, right] = span(view.x, cells.wide);
   const [r, c] = [Math.max(1, Math.min(bottom - top, Math.floor(tall))), Math.max(1, Math.min(right - left, Math.floor(wide)))];
   const data = new Float32Array(r * c);
+  const queries = new Float32Array(r); // of each row of pixels, in cells
   for (let i = top; i < bottom; i++) {
-    const out = Math.floor(((i - top) * r) / (bottom - top)) * c;
+    const down = Math.floor(((i - top) * r) / (bottom - top));
+    const out = down * c;
+    const part = Math.min(1, cells.tall - i); // the last cells may hold fewer queries
+    queries[down] += part;
     for (let j = left; j < right; j++) {
       const at = out + Math.floor(((j - left) * c) / (right - left));
       const value = cells.data[i * cells.columns + j];
-      if (value > data[at]) data[at] = value;
+      if (measure === "mass") data[at] += part * value;
+      else if (value > data[at]) data[at] = value;
     }
   }
+  if (measure === "mass") for (let i = 0; i < data.length; i++) data[i] /= queries[Math.floor(i / c)];
   return { data, rows: r, columns: c, from: [top, left], to: [bottom, right] };
 }
 
 /** Draw a window of cells into a rectangle. Cells at its edges are clipped. */
-export function drawCells(pen: Pen, theme: Theme, cells: Cells, view: Window, most: number, box: Box, reuse?: HTMLCanvasElement): void {
-  const part = pooled(cells, view, box.height * 3, box.width * 3);
+export function drawCells(pen: Pen, theme: Theme, cells: Cells, view: Window, measure: Measure, most: number, box: Box, reuse?: HTMLCanvasElement): void {
+  const fine = resolution(pen);
+  const part = pooled(cells, view, box.height * fine, box.width * fine, measure);
   const color = colorsOf(theme, false);
   const image = pixels(part.columns, part.rows, (i) => color(brightness(part.data[i], most)), reuse);
   const place = (at: number, from: number, count: number, start: number, size: number) => start + ((at / count - from) / view.share) * size;

@@ -1,7 +1,7 @@
 // A map as a heat map: queries down, keys across.
 
 import { pixels, type Draw, type Size } from "../core/canvas";
-import type { Pen } from "../core/pen";
+import { type Pen, resolution } from "../core/pen";
 import type { Theme } from "../core/theme";
 import { fitted } from "./atlas";
 import { colorsOf, drawLegend, type Pooling, type Region, shade, type Shading } from "./scale";
@@ -54,12 +54,11 @@ interface Painted {
 }
 
 /** The visible part as an image, no finer than the screen's pixels, and its position in tokens. */
-export function painter(table: Table, shading: Shading, how: Pooling, theme: Theme): (view: Viewport, place: Box) => Painted {
+export function painter(table: Table, shading: Shading, how: Pooling, theme: Theme): (view: Viewport, place: Box, fine: number) => Painted {
   const color = colorsOf(theme, shading.signed);
   let [key, made] = ["", null as Painted | null];
-  return (view, place) => {
-    const ratio = window.devicePixelRatio || 1;
-    const [tall, wide] = [place.height * ratio, place.width * ratio];
+  return (view, place, fine) => {
+    const [tall, wide] = [place.height * fine, place.width * fine];
     const now = [view.q, view.k, view.zoom, tall, wide].join(" ");
     if (made && key === now) return made;
     const span = (start: number, count: number): [number, number] => {
@@ -134,7 +133,7 @@ export function drawHeat(state: HeatState): Draw {
   return (pen, size, theme) => {
     const { table, view } = state;
     const place = box(table, size);
-    const { image, region, most } = state.paint(view, place);
+    const { image, region, most } = state.paint(view, place, resolution(pen));
     const cell = place.cell * view.zoom;
     const x = (k: number) => place.left + (k - view.k) * cell;
     const y = (q: number) => place.top + (q - view.q) * cell;

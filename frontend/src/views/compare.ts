@@ -7,7 +7,7 @@ import type { Key } from "../core/keys";
 import { recalled, remember } from "../core/memory";
 import { type Payload, slice } from "../core/payload";
 import { useTheme } from "../core/theme";
-import { Atlas, type AtlasRow, makeStrip, type Strip } from "../maps/atlas";
+import { Atlas, type AtlasRow, makeStrip, type Strip, thumbnailSide } from "../maps/atlas";
 import type { Cell } from "../maps/heat";
 import { percent, residualText, shortNames } from "../maps/layer";
 import { MapPanel } from "../maps/panel";
@@ -103,17 +103,19 @@ export function CompareView({ payload, host }: ViewProps): VNode {
 
 function Differences({ payload, rows, top, picked, onPick }: { payload: Payload<Meta>; rows: AtlasRow[]; top: number; picked: { layer: number; head: number }; onPick: (at: { layer: number; head: number | null }) => void }) {
   const theme = useTheme();
-  const strips = useMemo(() => new Map<number, Strip>(), [payload, theme]);
-  const strip = (index: number): Strip => {
-    let made = strips.get(index);
+  const strips = useMemo(() => new Map<string, Strip>(), [payload, theme]);
+  const strip = (index: number, high: number, broad: number): Strip => {
+    const room: [number, number] = [thumbnailSide(THUMBNAIL, high), thumbnailSide(THUMBNAIL, broad)];
+    const key = `${index} ${room}`;
+    let made = strips.get(key);
     if (!made) {
       const about = payload.meta.layers[index];
       const [tall, wide] = [about.rows.length, about.columns.length];
       const color = colorsOf(theme, true);
       const seen = new Float32Array(tall).fill(about.sides[0].keys);
-      const parts = about.heads.map((_, head) => shade(weightsOf(payload, index, head, 2), wide, seen, { scale: "uniform", top, signed: true }, "max", { row: 0, column: 0, rows: tall, columns: wide }, THUMBNAIL, THUMBNAIL));
+      const parts = about.heads.map((_, head) => shade(weightsOf(payload, index, head, 2), wide, seen, { scale: "uniform", top, signed: true }, "max", { row: 0, column: 0, rows: tall, columns: wide }, ...room));
       made = makeStrip(about.heads.length, parts[0].rows, parts[0].columns, (head, row, column) => color(parts[head].data[row * parts[head].columns + column] ?? 0));
-      strips.set(index, made);
+      strips.set(key, made);
     }
     return made;
   };

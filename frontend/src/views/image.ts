@@ -9,7 +9,7 @@ import { recalled, remember, useRecalled } from "../core/memory";
 import type { Payload } from "../core/payload";
 import type { Pen } from "../core/pen";
 import { type Theme, useTheme } from "../core/theme";
-import { Atlas, type AtlasRow, blockRows, makeStrip, type Strip } from "../maps/atlas";
+import { Atlas, type AtlasRow, blockRows, largestParts, makeStrip, type Strip, thumbnailSide } from "../maps/atlas";
 import { type Choice, fitChoice, type Layer, layersOf, mostVisible, headNumbers, type Opening, type Order, ORDERS, patternOptions, percent, sortedHeads, shortNames, type Which } from "../maps/layer";
 import { Legend, lineOf } from "../maps/legend";
 import { drawOutlines, drawOverlay, largest, type Outline, overlayColors, overlayHeight, patchPixels, placeOf, type Style, whoIsAt } from "../maps/overlay";
@@ -243,7 +243,7 @@ interface HeadsProps extends Parts {
 function Heads(props: HeadsProps) {
   const { layers, names, query, locked, style, opacity, smooth, block, shading, image, aspect } = props;
   const theme = useTheme();
-  const strips = useMemo(() => new Map<number, Strip>(), [layers, query, style, opacity, theme, block, shading.scale, shading.signed, props.mass]);
+  const strips = useMemo(() => new Map<string, Strip>(), [layers, query, style, opacity, theme, block, shading.scale, shading.signed, props.mass]);
   const overImage = block && image && style !== "map";
   const onTop = overImage && style === "outlines" ? (pen: Pen, at: number, head: number, box: { x: number; y: number; width: number; height: number }) => {
     const { about } = layers[at];
@@ -251,9 +251,12 @@ function Heads(props: HeadsProps) {
     if (line >= 0) drawOutlines(pen, [outlineOf(layers[at].row(head, line), about, props.mass, head, theme)], about.grid, box, 1.6);
   } : undefined;
   const color = useMemo(() => overlayColors(overImage ? style : "map", opacity, theme, shading.signed), [overImage, style, opacity, theme, shading.signed]);
-  const strip = (index: number): Strip => {
-    let made = strips.get(index);
-    if (!made) strips.set(index, (made = thumbnails(layers[index], query, color, shading, props.mass, overImage && style === "spotlight" ? color(0) : 0)));
+  const strip = (index: number, tall: number, wide: number): Strip => {
+    const { grid } = layers[index].about;
+    const room: [number, number] = [thumbnailSide(grid[0], tall), thumbnailSide(grid[1], wide)];
+    const key = `${index} ${room}`;
+    let made = strips.get(key);
+    if (!made) strips.set(key, (made = thumbnails(layers[index], query, color, shading, props.mass, overImage && style === "spotlight" ? color(0) : 0, room)));
     return made;
   };
   const rows: AtlasRow[] = block
@@ -277,13 +280,20 @@ function Heads(props: HeadsProps) {
   />`;
 }
 
-function thumbnails(layer: Layer<ImageAbout>, query: Query, color: (t: number) => number, shading: Shading, mass: number, rest: number): Strip {
+function thumbnails(layer: Layer<ImageAbout>, query: Query, color: (t: number) => number, shading: Shading, mass: number, rest: number, room: [number, number]): Strip {
   const { grid, prefix } = layer.about;
   const at = layer.rowOf(queryIn(layer.about, query));
   const rows = Array.from({ length: layer.heads }, (_, head) => (at < 0 ? new Float32Array(layer.keys) : layer.row(head, at)));
   const places = rows.map((row) => placeOf(shading, visibleTo(layer, query), largest(row, prefix)));
-  const inside = mass < 1 ? rows.map((row) => strongest(row.subarray(prefix), mass)) : null;
-  return makeStrip(layer.heads, grid[0], grid[1], (head, row, column) => inside && !inside[head][row * grid[1] + column] ? rest : color(places[head](rows[head][prefix + row * grid[1] + column])));
+  const parts = rows.map((row) => {
+    const patches = row.subarray(prefix);
+    const inside = mass < 1 ? strongest(patches, mass) : null;
+    return largestParts(inside ? patches.map((weight, i) => (inside[i] ? weight : NaN)) : patches, grid, room);
+  });
+  return makeStrip(layer.heads, ...room, (head, row, column) => {
+    const weight = parts[head][row * room[1] + column];
+    return Number.isNaN(weight) ? rest : color(places[head](weight));
+  });
 }
 
 function outlineOf(row: Float32Array, about: ImageAbout, mass: number, head: number, theme: Theme): Outline {

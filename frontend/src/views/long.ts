@@ -8,7 +8,7 @@ import type { Key } from "../core/keys";
 import { recalled, remember } from "../core/memory";
 import { slice } from "../core/payload";
 import { type Theme, useTheme } from "../core/theme";
-import { Atlas, type AtlasRow, fitted, makeStrip, type Strip } from "../maps/atlas";
+import { Atlas, type AtlasRow, fitted, makeStrip, type Strip, thumbnailSide } from "../maps/atlas";
 import { boxesOf, type Box, brightness, type Cells, cellsOf, type Curve, drawCells, drawCurve, everything, largestIn, longHeight, type Measure, pooled, valueAt, type Window, within, zoomedAt } from "../maps/cells";
 import { type LayerAbout, percent, shortNames, thing } from "../maps/layer";
 import { type Hit, hits, type Lists, nameAt, type Named, type Side, sideOf } from "../maps/naming";
@@ -139,7 +139,7 @@ function Main({ about, cells, measure, received, entropy, full, tokens, found, v
   const most = useMemo(() => (measure === "mass" ? 1 : largestIn(cells)), [cells, measure]);
   const draw: Draw = (pen, size, theme) => {
     const boxes = boxesOf(size);
-    drawCells(pen, theme, cells, view, most, boxes.map, canvas);
+    drawCells(pen, theme, cells, view, measure, most, boxes.map, canvas);
     drawCurve(pen, theme, full ?? received, view.x, view.share, boxes.received, true);
     drawCurve(pen, theme, entropy, view.y, view.share, boxes.entropy, false, Math.log(Math.max(2, about.keys)));
     marks(pen, theme, boxes, view, found, about);
@@ -188,20 +188,21 @@ interface AtlasPart {
 function LongAtlas({ payload, layers, rows, measure, picked, onHover, onPick }: AtlasPart) {
   const theme = useTheme();
   const strips = useMemo(() => new Map<string, Strip>(), [payload]);
-  const strip = (layer: number): Strip => {
-    const key = `${layer} ${measure} ${theme.mode}`;
+  const strip = (layer: number, tall: number, wide: number): Strip => {
+    const room: [number, number] = [thumbnailSide(THUMBNAIL, tall), thumbnailSide(THUMBNAIL, wide)];
+    const key = `${layer} ${room} ${measure} ${theme.mode}`;
     let made = strips.get(key);
-    if (!made) strips.set(key, (made = thumbnails(payload, layers[layer], layer, measure, theme)));
+    if (!made) strips.set(key, (made = thumbnails(payload, layers[layer], layer, measure, theme, room)));
     return made;
   };
   return html`<${Atlas} rows=${rows} strip=${strip} headName=${(layer: number, head: number) => String(layers[layer].heads[head])} aspect=${1} largest=${rows.length === 1 ? 120 : 64} picked=${picked} label="a small map of every head" onHover=${onHover} onPick=${onPick} />`;
 }
 
-function thumbnails(payload: ViewProps["payload"], about: LongAbout, layer: number, measure: Measure, theme: Theme): Strip {
+function thumbnails(payload: ViewProps["payload"], about: LongAbout, layer: number, measure: Measure, theme: Theme, room: [number, number]): Strip {
   const color = colorsOf(theme, false);
   const parts = about.heads.map((_, head) => {
     const cells = cellsIn(payload, about, layer, head, measure);
-    return { part: pooled(cells, everything, THUMBNAIL, THUMBNAIL), most: measure === "mass" ? 1 : largestIn(cells) };
+    return { part: pooled(cells, everything, ...room, measure), most: measure === "mass" ? 1 : largestIn(cells) };
   });
   const { rows, columns } = parts[0].part;
   return makeStrip(about.heads.length, rows, columns, (head, row, column) => color(brightness(parts[head].part.data[row * columns + column], parts[head].most)));

@@ -8,7 +8,7 @@ import type { Key } from "../core/keys";
 import { recalled, remember, useRecalled } from "../core/memory";
 import type { NumberArray, Payload } from "../core/payload";
 import { type Theme, useTheme } from "../core/theme";
-import { Atlas, type AtlasRow, makeStrip, type Strip } from "../maps/atlas";
+import { Atlas, type AtlasRow, largestParts, makeStrip, type Strip, thumbnailSide } from "../maps/atlas";
 import { arcHeight, drawArcs, type HeadArcs, tokenAt } from "../maps/arcs";
 import { type Cell, cellAt, box, drawHeat, heatHeight, inside, isPooled, painter, spanView, type Viewport, whole, zoomed } from "../maps/heat";
 import { type Choice, fitChoice, type Layer, type LayerAbout, layersOf, mostVisible, headNumbers, type Opening, type Order, ORDERS, patternOptions, percent, sortedHeads, shortNames, thing, type Which } from "../maps/layer";
@@ -298,13 +298,14 @@ function TokenAtlas({ payload, layers, rows, hide, shading, pooling, labels, pic
     }
     return true;
   };
-  const strip = (index: number): Strip => {
-    const key = `${index} ${hide} ${theme.mode} ${shading.scale} ${shading.signed} ${pooling}`;
+  const strip = (index: number, tall: number, wide: number): Strip => {
+    const room: [number, number] = [thumbnailSide(THUMBNAIL, tall), thumbnailSide(THUMBNAIL, wide)];
+    const key = `${index} ${room} ${hide} ${theme.mode} ${shading.scale} ${shading.signed} ${pooling}`;
     let made = strips.get(key);
     if (!made) {
       const ready = !hide && shading.scale === "uniform" && pooling === "max" && payload.has(`small${index}`);
       if (!ready && (!layers[index].complete || !mayWork())) return { image: emptyImage(), heads: layers[index].heads, rows: 1, columns: 1 };
-      made = ready ? readyThumbnails(payload.array(`small${index}`), theme, shading) : thumbnails(layers[index], hide, labels(layers[index].about), theme, shading, pooling);
+      made = ready ? readyThumbnails(payload.array(`small${index}`), theme, shading, room) : thumbnails(layers[index], hide, labels(layers[index].about), theme, shading, pooling, room);
       strips.set(key, made);
     }
     return made;
@@ -328,16 +329,18 @@ let blank: HTMLCanvasElement | null = null;
 const emptyImage = () => (blank ??= pixels(1, 1, () => 0));
 
 /** The thumbnails that were sent with large maps, as positions on the color scale. */
-function readyThumbnails({ data, shape: [heads, rows, columns] }: NumberArray, theme: Theme, { signed }: Shading): Strip {
+function readyThumbnails({ data, shape: [heads, rows, columns] }: NumberArray, theme: Theme, { signed }: Shading, room: [number, number]): Strip {
   const color = colorsOf(theme, signed);
-  return makeStrip(heads, rows, columns, (head, row, column) => color(data[(head * rows + row) * columns + column] / (signed ? 127 : 255)));
+  const [tall, wide] = [Math.min(rows, room[0]), Math.min(columns, room[1])];
+  const parts = Array.from({ length: heads }, (_, head) => largestParts(data.subarray(head * rows * columns), [rows, columns], [tall, wide]));
+  return makeStrip(heads, tall, wide, (head, row, column) => color(parts[head][row * wide + column] / (signed ? 127 : 255)));
 }
 
-function thumbnails(layer: Layer<TokenAbout>, hide: boolean, labels: [string[], string[]], theme: Theme, shading: Shading, pooling: Pooling): Strip {
+function thumbnails(layer: Layer<TokenAbout>, hide: boolean, labels: [string[], string[]], theme: Theme, shading: Shading, pooling: Pooling, [tall, wide]: [number, number]): Strip {
   const color = colorsOf(theme, shading.signed);
   const parts = Array.from({ length: layer.heads }, (_, head) => {
     const small = (weights: Float32Array, rows: number, columns: number, visible: ArrayLike<number>) =>
-      shade(weights, columns, visible, shading, pooling, { row: 0, column: 0, rows, columns }, THUMBNAIL, THUMBNAIL);
+      shade(weights, columns, visible, shading, pooling, { row: 0, column: 0, rows, columns }, tall, wide);
     if (!hide) return small(layer.matrix(head), layer.queries, layer.keys, layer.visible);
     const table = makeTable(layer.matrix(head), layer.keys, ...labels, hide, layer.visible);
     return small(table.weights, table.queries.length, table.keys.length, table.visible);

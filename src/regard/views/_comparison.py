@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.maps import Maps
 from regard.support.checks import describe
-from regard.views._payload import Payload, Scaled
+from regard.views._payload import FINE, Payload, Scaled
 from regard.views._sheets import Sheet, notes, sheets
 from regard.views._token_maps import token_lists
 
@@ -25,8 +25,9 @@ def payload(
     pairs, left_out = _pairs(sheets(first, sample), sheets(second, sample))
     layers: list[dict[str, Any]] = []
     arrays: dict[str, Tensor | Scaled] = {}
+    fine = sum(sheet.weights.numel() for pair in pairs for sheet in pair) <= FINE
     for number, (one, other) in enumerate(pairs):
-        about, made = _layer(one, other, texts)
+        about, made = _layer(one, other, texts, fine)
         layers.append(about)
         arrays.update({f"{name}{number}": array for name, array in made.items()})
     most, layer, head = max(
@@ -46,7 +47,7 @@ def payload(
 
 
 def _layer(
-    one: Sheet, other: Sheet, texts: tuple[list[str] | None, list[str] | None]
+    one: Sheet, other: Sheet, texts: tuple[list[str] | None, list[str] | None], fine: bool
 ) -> tuple[dict[str, Any], dict[str, Tensor | Scaled]]:
     counts = [(_queries(sheet), sheet.about["keys"]) for sheet in (one, other)]
     named = [text if sheet.over_tokens else None for text, sheet in zip(texts, (one, other), strict=True)]
@@ -76,9 +77,9 @@ def _layer(
         "change": [float(f"{x:.4g}") for x in change.tolist()],
     }
     arrays: dict[str, Tensor | Scaled] = {
-        "first": Scaled.rows(one.weights),
-        "second": Scaled.rows(other.weights),
-        "difference": Scaled.rows(difference),
+        "first": Scaled.roots(one.weights, fine),
+        "second": Scaled.roots(other.weights, fine),
+        "difference": Scaled.roots(difference, fine),
         "visible_first": one.visible.to(torch.int32),
         "visible_second": other.visible.to(torch.int32),
     }

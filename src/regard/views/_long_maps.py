@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from regard.views._token_maps import likely_names, token_lists
 
 CELLS, CURVES, ROWS = 8_500_000, 2_200_000, 2_000_000  # bytes of a page before compression
 BINS = 2048  # bins of a curve, at most
+
+coarse = partial(Scaled.roots, fine=False)  # where there is no room for two bytes
 
 
 def is_long(maps: Maps) -> bool:
@@ -36,7 +39,7 @@ def payload(maps: Maps, *, tokens: Any = None, sample: int = 0) -> Payload:
     side = max(16, math.isqrt(CELLS // (2 * count)))
     bins = max(64, min(BINS, CURVES // (3 * count)))  # two bytes for the mass received, one for the entropy
     cells = sum(math.prod(found.overview.shape[1:]) for found in shown.values())
-    pack = Scaled.halves if 4 * cells <= CELLS else Scaled.rows
+    pack = Scaled.halves if 4 * cells <= CELLS else coarse
     abouts: list[dict[str, Any]] = []
     arrays: dict[str, Tensor | Scaled] = {}
     for number, found in enumerate(shown.values()):
@@ -142,7 +145,7 @@ def _kept_rows(shown: dict[str, Map], sample: int) -> dict[int, Scaled]:
         if record.stored is None or not _has_rows(found):
             continue
         size = math.prod(record.stored.shape[1:])
-        pack, bytes_each = (Scaled.halves, 2) if 2 * size <= room else (Scaled.rows, 1)
+        pack, bytes_each = (Scaled.halves, 2) if 2 * size <= room else (coarse, 1)
         if bytes_each * size <= room:
             room -= bytes_each * size
             made[number] = pack(record.weights[sample].float().cpu())

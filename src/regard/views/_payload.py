@@ -16,10 +16,12 @@ from regard.support.files import finite_numbers
 from regard.support.text import whole_characters
 
 VERSION = 1
+FINE = 1_000_000  # weights; on a page with fewer each has two bytes, else one
 _ALIGNMENT = 8  # browsers need aligned offsets to read typed arrays in place
 _DTYPES = {
     torch.uint8: "uint8",
     torch.int8: "int8",
+    torch.int16: "int16",
     torch.uint16: "uint16",
     torch.int32: "int32",
     torch.float16: "float16",
@@ -29,33 +31,49 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Scaled:
-    """Integers with one factor per slice of the leading axes: value = stored · scale.
+    """Numbers with one factor per slice of the leading axes: value = stored · scale, or stored · |stored| · scale.
 
     Attributes:
-        stored: uint8 or uint16, or int8 where values have a sign; float16 where small values count beside large ones.
+        stored: whole numbers, or float16.
         scale: float32, over the leading axes of ``stored``.
+        squared: whether ``stored`` holds square roots.
     """
 
     stored: Tensor
     scale: Tensor
+    squared: bool = False
 
     @classmethod
-    def rows(cls, weights: Tensor) -> "Scaled":
-        """Each row in steps of 1/255 of its largest entry (with negative entries: 1/127), with an error of at most half a
-        step.
+    def rows(cls, values: Tensor) -> "Scaled":
+        """Each row in steps of 1/255 of its largest entry, with an error of at most half a step. No entry is negative.
 
         >>> kept = Scaled.rows(torch.tensor([[0.0, 0.5, 1.0], [0.0, 0.0, 0.01]]))
         >>> kept.stored.tolist()
         [[0, 128, 255], [0, 0, 255]]
         """
-        weights = weights.detach().float()
-        if weights.numel() and float(weights.min()) < 0:
-            largest = weights.abs().amax(-1)
-            steps = weights * (127 / largest.clamp_min(1e-30))[..., None]
-            return cls(steps.round_().to(torch.int8), largest / 127)
-        largest = weights.amax(-1) if weights.numel() else weights.new_zeros(weights.shape[:-1])
-        steps = weights * (255 / largest.clamp_min(1e-30))[..., None]
+        values = values.detach().float()
+        largest = _largest(values)
+        steps = values * (255 / largest.clamp_min(1e-30))[..., None]
         return cls(steps.round_().to(torch.uint8), largest / 255)
+
+    @classmethod
+    def roots(cls, weights: Tensor, fine: bool) -> "Scaled":
+        """Each row as square roots, in steps of 1/255 of the largest root; in steps of 1/32767 if they are to be ``fine``, or
+        if weights are negative. So small weights stay visible beside one that takes nearly everything.
+
+        A weight w in a row with the largest weight m is off by at most √(w·m)/steps + m/(4·steps²).
+
+        >>> kept = Scaled.roots(torch.tensor([[0.99, 0.001, 0.002]]), fine=False)
+        >>> [round(weight, 5) for weight in kept.values[0].tolist()]  # with fine=True, all three as they are
+        [0.99, 0.00097, 0.00184]
+        """
+        weights = weights.detach().float()
+        signed = bool(weights.numel()) and float(weights.min()) < 0
+        steps, dtype = (32767, torch.int16) if fine or signed else (255, torch.uint8)
+        largest = _largest(weights)
+        shares = weights / largest.clamp_min(1e-30)[..., None]
+        roots = shares.abs().sqrt_().copysign_(shares) if signed else shares.sqrt_()
+        return cls(roots.mul_(steps).round_().to(dtype), largest / steps**2, squared=True)
 
     @classmethod
     def halves(cls, values: Tensor) -> "Scaled":
@@ -66,14 +84,22 @@ class Scaled:
         [[100000.0, 1.0, 20.0]]
         """
         values = values.detach().float()
-        largest = values.abs().amax(-1) if values.numel() else values.new_zeros(values.shape[:-1])
+        largest = _largest(values)
         return cls((values / largest.clamp_min(1e-30)[..., None]).half(), largest)
 
     @property
     def values(self) -> Tensor:
         """The values as a browser decodes them."""
         axes = self.stored.ndim - self.scale.ndim
-        return self.stored.float() * self.scale.reshape(*self.scale.shape, *(1,) * axes)
+        stored = self.stored.float()
+        if self.squared:
+            stored = stored * stored.abs()
+        return stored * self.scale.reshape(*self.scale.shape, *(1,) * axes)
+
+
+def _largest(values: Tensor) -> Tensor:
+    """The largest absolute value of each row."""
+    return values.abs().amax(-1) if values.numel() else values.new_zeros(values.shape[:-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,13 +131,13 @@ class Payload:
         place = 0
         early = None  # the number of parts before the first late one
 
-        def add(name: str, tensor: Tensor, scale: str | None = None) -> None:
+        def add(name: str, tensor: Tensor, scaled: dict[str, Any]) -> None:
             nonlocal place
             if tensor.dtype not in _DTYPES:
                 raise TypeError(f"array {name!r} must be one of {', '.join(_DTYPES.values())}, got {describe(tensor)}")
             content = _view(tensor)
             about = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "offset": place}
-            described[name] = {**about, "length": len(content), **({} if scale is None else {"scale": scale})}
+            described[name] = {**about, "length": len(content), **scaled}
             gap = -len(content) % _ALIGNMENT
             parts.extend((content, memoryview(bytes(gap))))
             place += len(content) + gap
@@ -120,10 +146,10 @@ class Payload:
             if name in self.late and early is None:
                 early = len(parts)
             if isinstance(value, Scaled):
-                add(f"{name}.scale", value.scale)
-                add(name, value.stored, f"{name}.scale")
+                add(f"{name}.scale", value.scale, {})
+                add(name, value.stored, {"scale": f"{name}.scale"} | ({"squared": True} if value.squared else {}))
             else:
-                add(name, value)
+                add(name, value, {})
         header = {"view": self.view, "version": VERSION, "meta": finite_numbers(self.meta), "arrays": described}
         text = json.dumps(header, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         return whole_characters(text), parts, len(parts) if early is None else early

@@ -24,7 +24,7 @@ from regard.maps import (
 from regard.support.checks import describe, is_functional
 from regard.views._generations import shown_calls
 from regard.views._head_statistics import patterns, statistics, token_positions
-from regard.views._payload import Scaled
+from regard.views._payload import FINE, Scaled
 
 LARGE, LARGEST = 100_000_000, 350_000_000  # a view with more weights loads slowly, or not at all
 
@@ -224,8 +224,9 @@ def place_on_grid(sheet: Sheet, grid: Sequence[int], prefix: int) -> None:
 def arrays(shown: list[Sheet]) -> dict[str, Tensor | Scaled]:
     """The weights of each map, and the number of visible keys per query if it differs."""
     made: dict[str, Tensor | Scaled] = {}
+    fine = sum(sheet.weights.numel() for sheet in shown) <= FINE
     for number, sheet in enumerate(shown):
-        made[f"map{number}"] = Scaled.rows(sheet.weights)
+        made[f"map{number}"] = Scaled.roots(sheet.weights, fine)
         if sheet.about["visible"] is None:
             made[f"visible{number}"] = sheet.visible
     return made

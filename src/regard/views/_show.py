@@ -173,9 +173,12 @@ def show(
         names: names of the two sides of a comparison; ``tokens`` is then one text for both sides, or a pair.
         options: options of a view that is selected by its name.
 
+    Pages hold weights as square roots. A weight w in a row whose largest weight is m is off by at most √(w·m)/32767, which
+    keeps two digits of any weight above m/100,000; on a page of more than a million weights by √(w·m)/255.
+
     >>> weights = torch.rand(2, 4, 4).softmax(-1)
     >>> regard.show(weights, tokens=["so", "it", "goes", "."])
-    Show('tokens', 64 bytes); .save('tokens.html') writes it as a file
+    Show('tokens', 96 bytes); .save('tokens.html') writes it as a file
     """
     if isinstance(what, str | Path):
         check_path("what", what)

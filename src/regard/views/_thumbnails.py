@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -26,7 +27,8 @@ def thumbnails(shown: list[Sheet], weights: Mapping[str, Tensor | Scaled]) -> di
     for number, sheet in enumerate(shown):
         kept = weights[f"map{number}"]
         assert isinstance(kept, Scaled)
-        lift = _largest(_largest(kept.stored, -1).float() * (kept.scale * sheet.visible)[..., None], -2)
+        across = replace(kept, stored=_largest(kept.stored, -1)).values
+        lift = _largest(across * sheet.visible[:, None], -2)
         place = lift.sign() * (lift.abs().log1p() / math.log1p(top)).clamp_max(1)
         made[f"small{number}"] = (place * (127 if signed else 255)).round().to(torch.int8 if signed else torch.uint8)
     return made

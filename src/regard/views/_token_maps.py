@@ -1,6 +1,7 @@
 """Attention maps over text: which token attends to which, in one sequence or between two."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -53,7 +54,7 @@ def _opening_map(opened: dict[str, Any], weights: Mapping[str, Tensor | Scaled])
     """The map of the head that the view shows first, while the others are loading."""
     layer, head = weights[f"map{opened['layer']}"], opened["head"]
     assert isinstance(layer, Scaled)
-    return Scaled(layer.stored[head], layer.scale[head])
+    return replace(layer, stored=layer.stored[head], scale=layer.scale[head])
 
 
 def token_lists(tokens: Any) -> dict[str, list[str]]:
