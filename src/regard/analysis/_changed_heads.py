@@ -25,6 +25,7 @@ class ChangedHeads(RecordListener):
         self.change = change
         self._retract = retract
         self.seen: dict[str, int] = {}
+        self._changed: set[str] = set()
 
     def retract(self, name: str) -> None:
         self.seen.pop(name, None)
@@ -34,7 +35,17 @@ class ChangedHeads(RecordListener):
     def attended(self, record: AttentionRecord) -> Tensor | None:
         self.seen[record.name] = record.shape[1]
         output = record.running.output
-        return None if output is None else self.change(record, output)
+        new = None if output is None else self.change(record, output)
+        if new is not None:
+            self._changed.add(record.name)
+        return new
+
+    def regrouped(self, name: str, known: bool) -> None:
+        if name in self._changed:
+            raise ValueError(
+                f"the heads of {name!r} cannot be changed: its heads and samples are one axis of its tensors, in which "
+                + ("heads come first" if known else "nothing shows which comes first")
+            )
 
 
 @contextmanager

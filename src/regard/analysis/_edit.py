@@ -298,8 +298,9 @@ def edit(
     Args:
         where: the name of the attention as ``regard.capture`` names it, a pattern such as ``"layers.*"``, or several.
         queries, keys: positions in the sequence: a number, a slice or several numbers; negative ones count from the
-            newest token, None stands for all. In ``generate`` they are absolute: ``queries=slice(5, None)`` is the sixth
-            token and all that follow.
+            newest token, None stands for all. In ``generate``, and with other caches, they are absolute:
+            ``queries=slice(5, None)`` is the sixth token and all that follow. In cross-attention they are the rows and
+            columns of the map.
         heads: numbers of heads; None for all.
         weights: None to block; a number; a tensor ``(batch or 1, heads, queries, keys)`` for the chosen edges, where every
             axis may be 1 and leading axes may be left out; the maps of another run (by name, call and position); or a

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps import AttentionRecord, Map, Maps, is_cross_attention
+from regard.maps import AttentionRecord, Map, Maps
 from regard.support.checks import describe, is_iterable
 
 # Tokens or heads: a number, a slice or several numbers. Negative ones count from the end; None stands for all.
@@ -57,9 +57,9 @@ class TokenPlaces:
             return cls(whole, whole)
         if record.positions is not None:
             return cls(record.positions.query_positions[None], record.positions.key_positions[None])
-        # With a cache the newest token is the last key.
-        first = 0 if is_cross_attention(record.name) else max(0, keys - queries)
-        return cls(torch.arange(first, first + queries)[None], torch.arange(keys)[None])
+        return cls(
+            torch.arange(queries)[None], torch.arange(keys)[None]
+        )  # no cache: queries are numbered as in the map
 
 
 def indices(positions: Tensor, wanted: list[int]) -> Tensor:

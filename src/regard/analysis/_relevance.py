@@ -1,7 +1,7 @@
 """Relevance for one class: rollout in which each weight counts by its effect on one output of the model."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -92,6 +92,7 @@ class _Probe:
     record: AttentionRecord
     value: Tensor
     output: Tensor
+    heads_first: bool = False  # samples and heads are one axis, and were split as if samples came first
 
     def step(self, gradient: Tensor | None) -> Tensor:
         """(∂y/∂A ⊙ A)⁺, averaged over heads; zero if the target does not depend on this attention."""
@@ -103,6 +104,8 @@ class _Probe:
         else:
             value = shared_heads(exact(self.value), slice(None), weights.shape[1]).to(weights.dtype)
             product = (exact(gradient).to(weights.dtype) @ value.mT).mul_(weights).clamp_min_(0)
+        if self.heads_first:
+            product = product.flatten(0, 1).unflatten(0, product.shape[1::-1]).transpose(0, 1)
         return (product if windows is None else windows.on_image(product)).mean(1)
 
 
@@ -120,6 +123,16 @@ class _Probes(RecordListener):
     def retract(self, name: str) -> None:
         if self.found and self.found[-1].record.name == name:
             self.found.pop()
+
+    def regrouped(self, name: str, known: bool) -> None:
+        if not self.found or self.found[-1].record.name != name:
+            return
+        if not known:
+            raise ValueError(
+                f"{name!r}: its heads and samples are one axis of its tensors, and nothing shows which comes first: leave it "
+                "out with only=, or pass one sample"
+            )
+        self.found[-1] = replace(self.found[-1], heads_first=True)
 
     def attended(self, record: AttentionRecord) -> Tensor | None:
         running = record.running

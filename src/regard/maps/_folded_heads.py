@@ -39,10 +39,13 @@ class FoldedHeads:
     def __init__(self) -> None:
         self.waiting: _Waiting | None = None
 
-    def expect(self, name: str, running: Computation, own: Any) -> None:
-        """Wait for the heads of this attention to be merged, if they are folded with the samples."""
-        output = running.output
-        if running.folded and output is not None and min(output.shape[:2]) > 1 and isinstance(own, Tensor):
+    def expect(self, name: str, running: Computation, output: Tensor | None, own: Tensor) -> None:
+        """Wait for the heads of this attention to be merged, if they are folded with the samples.
+
+        Args:
+            output, own: the output with which the model continues, ``(batch, heads, queries, width)`` and in its layout.
+        """
+        if running.folded and output is not None and min(output.shape[:2]) > 1:
             self.waiting = _Waiting(name, output.detach(), weakref.ref(own))
 
     def saw(self, function: str, args: tuple[Any, ...], out: Any) -> tuple[str, Order] | None:

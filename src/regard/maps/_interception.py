@@ -160,20 +160,21 @@ class Interceptor(InterceptorParts):
         self._apply_edits(record)
         self.outputs.before_next()
         running = record.running
-        result = self._pass_to_listener(record, running, out)
-        self.outputs.recorded(site.name, running, out, result, tokens_first=tokens_first)
+        result, heads = self._pass_to_listener(record, running, out)
+        self.outputs.recorded(site.name, running, out, result, heads, tokens_first=tokens_first)
         return result
 
-    def _pass_to_listener(self, record: AttentionRecord, running: Computation, out: Any) -> Any:
-        """Pass the record to the listener. Returns the output with which the model continues: its own, or the listener's."""
+    def _pass_to_listener(self, record: AttentionRecord, running: Computation, out: Any) -> tuple[Any, Tensor | None]:
+        """Pass the record to the listener. Returns the output with which the model continues, its own or the listener's, and
+        its heads."""
         with torch._C.DisableTorchFunction(), paused():
             new = unobserved(self.listener.attended, record)  # the listener may compute attention itself
             if new is None or running.restore is None:
-                return out
-            new = running.restore(new)
+                return out, running.output
+            heads, new = new, running.restore(new)
         edited = record.computation.edited if record.computation is not None else None
         self._replaced = None if edited is None else (weakref.ref(new), edited)
-        return (new, *out[1:]) if isinstance(out, tuple) else new
+        return ((new, *out[1:]) if isinstance(out, tuple) else new), heads
 
     def _call_listener(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a method of the listener while nothing is intercepted."""

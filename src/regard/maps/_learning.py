@@ -194,7 +194,7 @@ class LearningInterceptor(Interceptor):
         self._latest = None
         if output is not None:
             running = Computation(lambda *_: (output, None), output=output, value=value)
-            self.outputs.recorded(name, running, output, output, tokens_first=None)
+            self.outputs.recorded(name, running, output, output, output, tokens_first=None)
 
     # -- learning ----------------------------------------------------------------------------------------------
 

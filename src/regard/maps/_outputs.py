@@ -223,11 +223,21 @@ class OutputTracker(ScaledOutputs):
         else:
             self._expected = name
 
-    def recorded(self, name: str, running: Computation, own: Any, new: Any, *, tokens_first: bool | None) -> None:
+    def recorded(
+        self,
+        name: str,
+        running: Computation,
+        own: Any,
+        new: Any,
+        heads_of_new: Tensor | None,
+        *,
+        tokens_first: bool | None,
+    ) -> None:
         """Follow the output of an attention that was recorded.
 
         Args:
             own, new: its own output, and the one with which the model continues, which a listener may have replaced.
+            heads_of_new: the latter as ``(batch, heads, queries, width)``.
             tokens_first: if the model was given the logsumexp, whether the output has tokens before heads; else None.
         """
         base, _, number = name.partition("#")
@@ -257,7 +267,7 @@ class OutputTracker(ScaledOutputs):
             output.values = first.values
         self._outputs.append(output)
         self._sums.set(tensor, {output: factor or 1.0})
-        self.folded.expect(name, running, own[0] if isinstance(own, tuple) else own)
+        self.folded.expect(name, running, heads_of_new, tensor)
         self.refresh_known()
 
     def _end_call(self, keep: bool = False) -> None:

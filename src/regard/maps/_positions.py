@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from regard.layers import KeyValueCache
 from regard.maps._call_stack import CallStack, local_variables
 from regard.maps._module_names import CALL, CallSite
 
@@ -74,16 +75,19 @@ def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
 
 
 class CacheState(NamedTuple):
-    """What is known from a cache: the length of its sequence, and three flags as in :class:`Positions`."""
+    """What is known from a cache: the length of its sequence, and three flags as in :class:`Positions`.
 
-    length: int
+    The length is None if the call appends to a cache that holds nothing else: then its keys are the whole sequence.
+    """
+
+    length: int | None
     cross: bool
     beams: bool
     guessed: bool
 
 
 def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], stack: CallStack) -> CacheState | None:
-    """The state of a cache now; None for an object that is not a cache.
+    """The state of a cache now; None for an object that is not a cache, and for cross-attention to one without a length.
 
     Args:
         inside: the frames of the module's own call.
@@ -94,11 +98,22 @@ def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], stack: 
     # Few caches contain another cache. Asking their class, once, is faster than asking each object for a missing attribute.
     plain = _is_plain(kind)
     if not plain and not hasattr(cache, "get_seq_length"):
-        return None
+        if not _grows(cache) or _attends_elsewhere(inside) or _local(inside, ("context",)) is not None:
+            return None
+        return _new(CacheState, (None, False, stack[0], stack[1]))  # type: ignore[no-any-return]
     if not plain or "self_attention_cache" in cache.__dict__:
         own = getattr(cache, "self_attention_cache", cache)
     cross = own is not cache and _attends_elsewhere(inside)
     return _new(CacheState, (_length(own, module), cross, stack[0], stack[1]))  # type: ignore[no-any-return]
+
+
+def _grows(cache: Any) -> bool:
+    """Whether each call appends to this cache: keys and values as a pair of tensors, or a cache of our layers."""
+    if isinstance(cache, KeyValueCache):
+        return True
+    if not isinstance(cache, tuple | list) or len(cache) < 2:
+        return False
+    return all(isinstance(x, Tensor) and x.is_floating_point() and x.ndim > 2 for x in cache[:2])
 
 
 @lru_cache(64)  # the least recently used class is forgotten: one that is made anew for each call is not kept for good
@@ -114,6 +129,7 @@ def positions_in(state: CacheState, shape: tuple[int, ...]) -> Positions | None:
     """The positions of a call of this shape, from the state of its cache."""
     length, cross, beams, guessed = state
     queries, keys = shape[2:]
+    length = keys if length is None else length
     first = length - queries
     if first < 0:
         return None
