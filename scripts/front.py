@@ -52,12 +52,13 @@ def _point(name: str, result: dict[str, Any]) -> tuple[str, float, float]:
 def draw(results: Sequence[Result]) -> Any:
     figure, axes = plt.subplots(figsize=(8.5, 4.8), layout="constrained")
     styles = (("o", "#2f6fb0"), ("s", "#b0562f"), ("x", "#777777"))
-    for (kind, found), (marker, color) in zip(points(results).items(), styles, strict=True):
+    for number, ((kind, found), (marker, color)) in enumerate(zip(points(results).items(), styles, strict=True)):
+        beside = (6, -11) if number else (6, 5)  # ours above their points, the others below: so they do not meet
         found = sorted(found, key=lambda point: point[1])
         seconds, accuracy = [point[1] for point in found], [point[2] for point in found]
         axes.scatter(seconds, accuracy, marker=marker, color=color, label=kind, zorder=3)
         for name, x, y in found:
-            axes.annotate(name, (x, y), xytext=(6, -11), textcoords="offset points", fontsize=8, color=color)
+            axes.annotate(name, (x, y), xytext=beside, textcoords="offset points", fontsize=8, color=color)
     axes.set_xscale("log")
     axes.set_xlim(right=1.6e3)  # room for the last label
     axes.set_xticks([2, 5, 10, 20, 50, 100, 200, 500], labels=["2", "5", "10", "20", "50", "100", "200", "500"])

@@ -14,7 +14,9 @@ Pictures of views need a Chromium and playwright (``pip install '.[dev]'``).
 
 import argparse
 import contextlib
+import functools
 import io
+import math
 import shutil
 import socket
 import sys
@@ -154,6 +156,38 @@ def view_tokens(path: Path, run: Path | None) -> None:
 
 
 @picture
+def view_long(path: Path, run: Path | None) -> None:
+    """The overview of a long text. It takes minutes."""
+    _photograph(regard.show(_long_overview()), path, choose="head 2")
+
+
+class ThreeHeads(torch.nn.Module):
+    """Attention whose heads look at the first token, 1,000 tokens back, and at the own chapter, of eleven unequal ones."""
+
+    def forward(self, place: torch.Tensor) -> torch.Tensor:
+        tokens, width = len(place), 20
+        slow = 2 * math.pi / (8 * 4.0 ** torch.arange(width // 2))  # wavelengths from 8 tokens to 2 million
+        here, before = (
+            torch.cat([(x * slow).cos(), (x * slow).sin()], 1) for x in (place[:, None], place[:, None] - 1000)
+        )
+        ends = (torch.arange(1, 12) / 11) ** 1.5 * tokens
+        chapter = torch.nn.functional.one_hot(torch.bucketize(place, ends[:-1], right=True), width).float()
+        first = (place == 0).float()[:, None].expand(-1, width)
+        query = torch.stack([torch.full((tokens, width), 6.0), 30 * before, 70 * chapter])[None]
+        key = torch.stack([first, here, chapter])[None]
+        value = torch.randn(1, 3, tokens, width, generator=torch.Generator().manual_seed(0))
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+@functools.cache
+def _long_overview(tokens: int = 131_072) -> regard.maps.Maps:
+    model = ThreeHeads()
+    with torch.no_grad(), regard.capture(model, overview=128) as maps:
+        model(torch.arange(tokens))
+    return maps
+
+
+@picture
 def view_mechanism(path: Path, run: Path | None) -> None:
     _photograph(regard.show("mechanism"), path)
 
@@ -208,13 +242,13 @@ def _looked_at(run: Path | None) -> tuple[Any, torch.Tensor, torch.Tensor]:
     return trained.network().eval(), normalized, pixels
 
 
-def _photograph(view: Any, path: Path, tallest: int = 1600, press: str = "") -> None:
-    """A view's own file, opened from disk; ``press`` is the text of what is clicked first."""
+def _photograph(view: Any, path: Path, tallest: int = 1600, press: str = "", choose: str = "") -> None:
+    """A view's own file, opened from disk; ``press`` is the text of what is clicked first, ``choose`` a head."""
     with tempfile.TemporaryDirectory() as folder:
-        _photograph_page(view.save(Path(folder) / "view.html").as_uri(), path, tallest, press)
+        _photograph_page(view.save(Path(folder) / "view.html").as_uri(), path, tallest, press, choose)
 
 
-def _photograph_page(address: str, path: Path, tallest: int = 1600, press: str = "") -> None:
+def _photograph_page(address: str, path: Path, tallest: int = 1600, press: str = "", choose: str = "") -> None:
     """What a real browser draws, down to its end; an error on the page is an error here."""
     from playwright.sync_api import sync_playwright
 
@@ -231,6 +265,8 @@ def _photograph_page(address: str, path: Path, tallest: int = 1600, press: str =
         page.wait_for_timeout(2500)
         if press:
             page.get_by_text(press, exact=True).first.click()
+        if choose:
+            page.get_by_label("head", exact=True).select_option(label=choose)
         tall = page.evaluate("document.documentElement.scrollHeight")
         page.set_viewport_size({"width": 1200, "height": min(tall, tallest)})
         page.wait_for_timeout(500)

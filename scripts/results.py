@@ -396,7 +396,7 @@ def _complete(capture: Result) -> str:
 
 
 def _compared(zoo: Result) -> str:
-    models, maps, silent = (sum(row[key] for row in zoo["summary"]) for key in ("models", "maps", "silent"))
+    models, maps, silent = (sum(row[key] for row in zoo["summary"]) for key in ("models", "witnessed", "silent"))
     return f"{models:,} models, {maps:,} maps; wrong or missing, and not reported: {silent}"
 
 
