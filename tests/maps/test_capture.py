@@ -242,6 +242,8 @@ def test_wrong_arguments_are_refused_with_what_would_fit(model):
         ({"model": 3}, TypeError, "model must be an nn.Module"),
         ({"dtype": torch.int8}, TypeError, "dtype must be a floating-point"),
         ({"dtype": "half"}, TypeError, "dtype must be a floating-point"),
+        ({"dtype": np.float16}, TypeError, "dtype must be a floating-point"),
+        ({"model": np.ndarray}, TypeError, "model must be an nn.Module"),
         ({"rows": "all"}, TypeError, "rows must be a whole number"),
         ({"rows": 1.5}, TypeError, r"rows must be a whole number.*got 1\.5 \(float\)"),
         ({"only": 3}, TypeError, r"only must be a pattern.*got 3 \(int\)"),

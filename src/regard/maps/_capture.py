@@ -5,6 +5,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 from regard.maps._attention_scores import ALL, Selection
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
-from regard.maps._interception_block import Interception, intercept
+from regard.maps._interception import Interceptor
+from regard.maps._interception_block import intercept
 from regard.maps._keeping import OverviewOptions
 from regard.maps._layout import Layout, check_grid
 from regard.maps._learning import LearningInterceptor
@@ -78,7 +80,7 @@ class Capture(Revisions):
         keep = self.maps.keep
         self._quick = QuickCalls(self._options, self.storage, self.chunk_bytes, keep) if usual else None
         self.repeats = self._quick
-        self._interception: Interception | None = None
+        self._interception: AbstractContextManager[Interceptor] | None = None
         self._names: ModuleNames | None = None
         self._skipped: set[str] = set()
         self._waiting: dict[str, Tensor] = {}  # weights that reduce= will fold, when they can no longer change

@@ -29,7 +29,6 @@ from regard.maps._module_watch import FIRST_CALL
 from regard.maps._positions import CACHES, CacheState, Positions, positions_in, state_of
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps._token_layouts import TokenLayouts
-from regard.maps._unchanged_arguments import Places, argument, places_of
 from regard.maps.sources import arranged, run_as_called, run_usual
 from regard.observation import GRID
 
@@ -54,7 +53,6 @@ class KnownSite(NamedTuple):
         around: the id of the module that called this one, if that module may state the number of heads; else None.
         reads: which local variables must be read at each call: the depth of the function on the stack, the name of its first
             argument (which must not be another module), and the names of variables that may be caches.
-        arguments: which arguments of the module's call may be caches; None if those of ``forward`` are in ``reads``.
         device: the type of the device.
         plans: how maps of such calls are written, by the options of a capture (see :mod:`regard.maps._quick_calls`).
     """
@@ -65,7 +63,6 @@ class KnownSite(NamedTuple):
     codes: tuple[CodeType, ...]
     around: int | None
     reads: tuple[tuple[int, str | None, list[str]], ...]
-    arguments: Places | None
     device: str
     plans: dict[Any, Any]
 
@@ -289,7 +286,7 @@ class RepeatedCalls:
             layout or (None, None),
             codes,
             around if heads is None else None,
-            *_reads(codes, call.module),
+            _reads(codes),
             query.device.type,
             {},
         )
@@ -311,17 +308,15 @@ class RepeatedCalls:
         known = self._known(like, module, key)
         if known is None or known.layout[1] != self._layouts.patches or _grid() is not None:
             return None
-        place, _, _, _, around, reads, arguments, device, _ = known
+        place, _, _, _, around, reads, device, _ = known
         if around is not None and around != _around(frame):
             return None
         if self._wants is not None and place not in self._wanted and not self._ask(place, self._wants):
             return None
         # The functions are those of the earlier call, but their arguments may be another module, or a cache.
         cache = _cache(reads, inside, module) if reads else None
-        if cache is _ANOTHER or (arguments is not None and "forward" in module.__dict__):
+        if cache is _ANOTHER:
             return None
-        if cache is None and arguments:
-            cache = argument(arguments, variables["args"], variables["kwargs"])
         stack = names.begin(frame, inside, codes)
         factor = query.shape[3] ** -0.5 if scale is None else scale
         kernels = self._kernels
@@ -380,20 +375,15 @@ def _cache(reads: tuple[tuple[int, str | None, list[str]], ...], inside: list[Fr
     return cache
 
 
-def _reads(
-    codes: tuple[CodeType, ...], module: nn.Module
-) -> tuple[tuple[tuple[int, str | None, list[str]], ...], Places | None]:
-    """See :attr:`KnownSite.reads` and :attr:`KnownSite.arguments`."""
-    reads, arguments = [], None
+def _reads(codes: tuple[CodeType, ...]) -> tuple[tuple[int, str | None, list[str]], ...]:
+    """See :attr:`KnownSite.reads`."""
+    reads = []
     for depth, code in enumerate(codes):
         first = code.co_varnames[0] if code.co_argcount and code is not _CALLED else None
         caches = local_variables(code, CACHES)
-        places = places_of(module, codes, depth, caches)
-        if places is not None:
-            arguments = places
-        elif first is not None or caches:
+        if first is not None or caches:
             reads.append((depth, first, caches))
-    return tuple(reads), arguments
+    return tuple(reads)
 
 
 def _unchanged(x: Tensor) -> Tensor:
