@@ -61,6 +61,15 @@ class TestTrain:
         _, options = _train.parse(regard.recipes.get("demo"), ["--resume", word])
         assert options.for_train()["resume"] == meaning
 
+    @pytest.mark.parametrize("name", ["cifar10-speedrun", "text-mlm", "a6-gated"])
+    def test_help_has_no_markup_of_docstrings(self, name, capsys):
+        with pytest.raises(SystemExit) as stopped:
+            main(["train", name, "--help"])
+        assert stopped.value.code == 0
+        shown = capsys.readouterr().out
+        assert "--optimizer.learning-rate" in shown
+        assert "`" not in shown
+
     def test_a_wrong_field_is_refused(self, capsys):
         with pytest.raises(SystemExit) as stopped:
             main(["train", "demo", "--epoch", "3"])

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 import regard
 from regard.data import Augmentation
+from regard.support.checks import UnusableInputError
 from regard.training import (
     AdamWSettings,
     ImageEncoderSettings,
@@ -67,6 +70,45 @@ def test_a_file_that_does_not_hold_a_recipe_is_refused_as_a_value(user_errors, w
 def test_what_json_cannot_hold_is_refused():
     with pytest.raises(TypeError, match="a recipe holds numbers, strings"):
         encode(ScheduleSettings(final=1e-3).__class__)
+
+
+def _with_field(name, kind, value):
+    """A recipe whose schedule, a class of the user's own, has one more field."""
+    field = dataclasses.field(default_factory=lambda: value)
+    if kind == "not in the constructor":
+        kind, field = int, dataclasses.field(default=value, init=False)
+    own = dataclasses.make_dataclass(
+        f"Own{name.title()}", [(name, kind, field)], bases=(ScheduleSettings,), frozen=True
+    )
+    return dataclasses.replace(regard.recipes.get("demo").smoke(), schedule=own())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "value", "words"),
+    [
+        ("kind", str, "fast", "has a field called kind"),
+        ("place", Path, Path("here"), "a recipe holds numbers, strings"),
+        ("table", dict, {"a": 1}, "a recipe holds numbers, strings"),
+        ("count", int, "three", "count must be int"),
+        ("later", "not in the constructor", 3, "unexpected keyword"),
+    ],
+)
+def test_a_recipe_that_could_not_be_read_again_is_refused_before_it_is_trained(tmp_path, name, kind, value, words):
+    with pytest.raises(UnusableInputError, match=words):
+        regard.train(_with_field(name, kind, value), folder=tmp_path / "run", accelerator="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "value"),
+    [("places", list, [1, 2]), ("sizes", list[int], [1]), ("limit", float, math.nan), ("words", tuple, ("a", ("b",)))],
+)
+def test_a_field_of_ones_own_is_read_again_and_resumes(tmp_path, name, kind, value):
+    recipe = _with_field(name, kind, value)
+    options = {"folder": tmp_path / "run", "accelerator": "cpu", "tensorboard": False}
+    regard.train(recipe, **options)
+    assert differences(encode(regard.load_run(tmp_path / "run").recipe), encode(recipe)) == []
+    assert regard.train(recipe, resume="auto", **options).network() is not None
 
 
 def test_differences_are_named_by_their_path():

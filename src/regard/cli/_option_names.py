@@ -28,7 +28,8 @@ def named_as_typed(recipe: Any, arguments: Sequence[str], smoke: bool = False) -
 
 @contextmanager
 def unboxed_errors() -> Iterator[None]:
-    """Raise errors about parts of the recipe that tyro would print in a box. Its other messages are still printed."""
+    """Raise errors about parts of the recipe that tyro would print in a box. Its other messages are still printed, without
+    the markup of docstrings."""
     printed, boxed = io.StringIO(), io.StringIO()
     try:
         with redirect_stdout(printed), redirect_stderr(boxed):
@@ -40,8 +41,17 @@ def unboxed_errors() -> Iterator[None]:
         raise
     finally:
         if not isinstance(sys.exception(), ValueError):
-            sys.stdout.write(printed.getvalue())
-            sys.stderr.write(boxed.getvalue())
+            sys.stdout.write(without_markup(printed.getvalue()))
+            sys.stderr.write(without_markup(boxed.getvalue()))
+
+
+def without_markup(text: str) -> str:
+    """The text of a docstring as a terminal shows it.
+
+    >>> without_markup('``"grid"``, or the settings of :class:`AdamW`')
+    '"grid", or the settings of AdamW'
+    """
+    return re.sub(r":\w+:`~?([^`]*)`", r"\1", text).replace("``", "")
 
 
 def options_in(message: str, recipe: Any, arguments: Sequence[str], smoke: bool = False) -> str:

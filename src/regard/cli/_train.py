@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from regard import recipes
-from regard.cli._option_names import named_as_typed, unboxed_errors
+from regard.cli._option_names import named_as_typed, unboxed_errors, without_markup
 from regard.support.checks import UnusableInputError, check_positive
 from regard.support.files import check_folder, check_writable
 from regard.training import (
@@ -132,7 +132,7 @@ def parse(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, TrainOption
             default=Command(TrainOptions(), recipe),
             args=list(arguments),
             prog=f"regard train {recipe.name}",
-            description=_plain(recipes.summary(recipe.name)) if recipe.name in recipes.names() else "",
+            description=without_markup(recipes.summary(recipe.name)) if recipe.name in recipes.names() else "",
         )
     return chosen.recipe, chosen.options
 
@@ -142,9 +142,9 @@ def list_recipes(wanted: Sequence[str]) -> int:
     for name in wanted:
         if is_file(name):
             for own, summary in recipe_summaries(name).items():
-                print(f"{own}\n\n{_plain(summary) or 'its function has no docstring'}\n")
+                print(f"{own}\n\n{without_markup(summary) or 'its function has no docstring'}\n")
         else:
-            print(f"{name}\n\n{_plain(recipes.summary(name))}\n")
+            print(f"{name}\n\n{without_markup(recipes.summary(name))}\n")
     if wanted:
         return 0
     from rich.console import Console
@@ -152,14 +152,9 @@ def list_recipes(wanted: Sequence[str]) -> int:
 
     table = Table("recipe", "what it trains", box=None)
     for name in recipes.names():
-        table.add_row(name, _plain(recipes.summary(name).splitlines()[0]))
+        table.add_row(name, without_markup(recipes.summary(name).splitlines()[0]))
     Console().print(table)
     return 0
-
-
-def _plain(text: str) -> str:
-    """The text without the backticks around code."""
-    return text.replace("``", "")
 
 
 def _train_one(recipe: Recipe, options: TrainOptions) -> int:

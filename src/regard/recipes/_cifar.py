@@ -30,8 +30,7 @@ def ex05_vit() -> Recipe:
     Augmentation, label smoothing, warm-up and cosine decay. 138,090 parameters.
 
     Expected: test accuracy 86.0 % (87.0 % with flip averaging) after 311 s of training on one NVIDIA H200 that other
-    runs shared (benchmarks/results/ex05-vit-h200-2026-11-15.json).
-    With relative positions instead of gates, 50 epochs gave a validation accuracy of 73.0 %.
+    runs shared, one seed (benchmarks/results/ex05-vit-h200-2026-11-15.json).
     Command: ``regard train ex05-vit``
     """
     return Recipe(
@@ -61,7 +60,7 @@ def ex05_vit_plain() -> Recipe:
     images, without augmentation, decay or regularization. ``ex05-vit`` shows what a network of this size can reach.
 
     Expected: test accuracy 67.6 %, one seed (benchmarks/results/ex05-vit-plain-h200-2026-11-16.json). So we could not
-    reproduce the sheet's number with these assumptions: validation accuracy is highest, 69.7 %, after about 26 of the 50
+    reproduce the sheet's number with these assumptions: validation accuracy is highest, 69.7 %, after 29 of the 50
     epochs; then the network only memorizes its training images.
     Command: ``regard train ex05-vit-plain``
     """
@@ -203,7 +202,7 @@ def a6_gaussian_short() -> Recipe:
 def a6_general_short() -> Recipe:
     """The network of ``a6-general`` with the short recipe.
 
-    Expected: test accuracy 90.1 ± 0.3 % (90.6 % with flip averaging) in 41 s of training on one NVIDIA H200, three seeds
+    Expected: test accuracy 90.1 ± 0.2 % (90.6 % with flip averaging) in 41 s of training on one NVIDIA H200, three seeds
     (benchmarks/results/a6-general-short-2026-11-16.json).
     Command: ``regard train a6-general-short``
     """
@@ -286,7 +285,7 @@ def cifar10_transformer() -> Recipe:
     Three blocks see 16×16 tokens; then 2×2 tokens are merged into one, twice as wide, and four blocks see 8×8.
 
     Expected: test accuracy 94.29 ± 0.22 % (94.68 % with flip averaging) in 28.7 s of training on one NVIDIA H200, five seeds
-    (benchmarks/results/cifar10-transformer-h200-2026-11-15.json). Compilation takes 25 s, and 6 s once it is cached.
+    (benchmarks/results/cifar10-transformer-h200-2026-11-15.json). Compilation, partly cached, took 6 s.
     Command: ``regard train cifar10-transformer``
     """
     return Recipe(
@@ -311,8 +310,8 @@ def cifar10_small() -> Recipe:
     Centers of heads are drawn with a standard deviation of two tokens and find their positions in training; the run's
     trajectory shows how. 1.17 million parameters.
 
-    Expected: test accuracy 92.0 % (92.5 % with flip averaging), with weights in float16 as they are shipped; 133 s on
-    one NVIDIA H200 that three other runs shared.
+    Expected: test accuracy 92.0 % (92.5 % with flip averaging), with weights in float16 as they are shipped, one seed; on one
+    NVIDIA H200 that three other runs shared.
     Command: ``regard train cifar10-small``
     """
     return Recipe(

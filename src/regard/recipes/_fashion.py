@@ -21,8 +21,8 @@ AUGMENTATION = Augmentation(crop=2, border="zeros", flip="random")
 def demo() -> Recipe:
     """A small network of Gaussian heads on the 6,000 embedded images: what ``regard demo`` trains.
 
-    Expected: test accuracy 81.0 % (1,000 images), with and without flip averaging; 50 s of training, and 66 s for the whole
-    of ``regard demo``, on two cores of an AMD EPYC (benchmarks/results/demo-cpu-2026-11-15.json).
+    Expected: test accuracy 81.0 % (1,000 images), with and without flip averaging; 50 s of training on two cores of an AMD
+    EPYC, one seed (benchmarks/results/demo-cpu-2026-11-15.json).
     Command: ``regard demo``, or ``regard train demo`` for the training alone
     """
     return Recipe(
@@ -63,8 +63,8 @@ def fashion_vit() -> Recipe:
 
     ``fashion-vit-average`` and ``fashion-vit-attention`` differ in the pooling alone.
 
-    Expected: test accuracy 87.4 % (10,000 images), 87.6 % with flip averaging; 16 minutes on one thread of an AMD EPYC
-    (benchmarks/results/fashion-vit-cpu-2026-11-15.json).
+    Expected: test accuracy 87.4 % (10,000 images), 87.6 % with flip averaging; 16 minutes on one thread of an AMD EPYC, one
+    seed (benchmarks/results/fashion-vit-cpu-2026-11-15.json).
     Command: ``regard train fashion-vit``
     """
     return replace(_vit("class"), name="fashion-vit")
@@ -74,8 +74,8 @@ def fashion_vit() -> Recipe:
 def fashion_vit_average() -> Recipe:
     """``fashion-vit`` with the average of all tokens instead of a class token.
 
-    Expected: test accuracy 86.4 % (10,000 images), 87.0 % with flip averaging; 17 minutes on one thread of an AMD EPYC
-    (benchmarks/results/fashion-vit-average-cpu-2026-11-15.json).
+    Expected: test accuracy 86.4 % (10,000 images), 87.0 % with flip averaging; 17 minutes on one thread of an AMD EPYC, one
+    seed (benchmarks/results/fashion-vit-average-cpu-2026-11-15.json).
     Command: ``regard train fashion-vit-average``
     """
     return _vit("average")
@@ -85,8 +85,8 @@ def fashion_vit_average() -> Recipe:
 def fashion_vit_attention() -> Recipe:
     """``fashion-vit`` with attention pooling, a learned query, instead of a class token.
 
-    Expected: test accuracy 87.5 % (10,000 images), 87.6 % with flip averaging; 19 minutes on one thread of an AMD EPYC
-    (benchmarks/results/fashion-vit-attention-cpu-2026-11-15.json).
+    Expected: test accuracy 87.5 % (10,000 images), 87.6 % with flip averaging; 19 minutes on one thread of an AMD EPYC, one
+    seed (benchmarks/results/fashion-vit-attention-cpu-2026-11-15.json).
     Command: ``regard train fashion-vit-attention``
     """
     return _vit("attention")
@@ -97,7 +97,7 @@ def fashion_vit_placed() -> Recipe:
     """``fashion-vit`` with heads that look for content near a learned offset, instead of positions that are added.
 
     Expected: test accuracy 88.1 % (10,000 images), 88.4 % with flip averaging; 29 minutes of processor time on one thread
-    of an AMD EPYC that other programs shared (benchmarks/results/fashion-vit-placed-cpu-2026-11-16.json).
+    of an AMD EPYC that other programs shared, one seed (benchmarks/results/fashion-vit-placed-cpu-2026-11-16.json).
     Command: ``regard train fashion-vit-placed``
     """
     return replace(_vit("class", positions="placed"), name="fashion-vit-placed")
@@ -108,7 +108,7 @@ def fashion_gaussian() -> Recipe:
     """Gaussian heads that start at random positions, on Fashion-MNIST: watch them move.
 
     Expected: test accuracy 90.0 % (10,000 images), 90.2 % with flip averaging; 115 s of training on one NVIDIA H200
-    that other runs shared (benchmarks/results/fashion-gaussian-h200-2026-11-15.json).
+    that other runs shared, one seed (benchmarks/results/fashion-gaussian-h200-2026-11-15.json).
     Command: ``regard train fashion-gaussian``
     """
     return Recipe(

@@ -63,7 +63,7 @@ def cifar10_95() -> Recipe:
     """95 %: the network of ``cifar10-speedrun``, 40 epochs, cutmix.
 
     Expected: test accuracy 95.21 ± 0.17 % (95.68 % with flip averaging) in 25.8 s of training on one NVIDIA H200, five
-    seeds (benchmarks/results/cifar10-95-h200-2026-11-16.json). Compilation takes 21 to 32 s.
+    seeds (benchmarks/results/cifar10-95-h200-2026-11-16.json). Compilation takes 21 s.
     Command: ``regard train cifar10-95``
     """
     return _longer("cifar10-95", 40, Augmentation(crop=4, flip="alternate", cutmix=0.3))

@@ -34,7 +34,7 @@ def case_rnn() -> Recipe:
     """A recurrent encoder–decoder that keeps a sentence in one hidden state. Sentences of 8 to 24 characters.
 
     Expected: test accuracy of characters 76.3 % with teacher forcing, 46.7 % in free running (75 % in sentences of 8,
-    34 % in sentences of 24); 86 s of processor time, on one thread of an AMD EPYC
+    34 % in sentences of 24); 86 s of processor time, on one thread of an AMD EPYC, one seed
     (benchmarks/results/case-rnn-cpu-2026-11-15.json, case-lengths-cpu-2026-11-15.json).
     Command: ``regard train case-rnn``
     """
@@ -46,7 +46,7 @@ def case_rnn_attention() -> Recipe:
     """The same recurrent network with attention to every state of the encoder.
 
     Expected: test accuracy of characters 100 %, also in free running; 94 % in sentences of 32 and 35 % in sentences of
-    72, three times as long as any in training; 242 s of processor time, on one thread of an AMD EPYC
+    72, three times as long as any in training; 242 s of processor time, on one thread of an AMD EPYC, one seed
     (benchmarks/results/case-rnn-attention-cpu-2026-11-15.json, case-lengths-cpu-2026-11-15.json).
     Command: ``regard train case-rnn-attention``
     """
@@ -58,7 +58,7 @@ def case_transformer() -> Recipe:
     """The transformer on the same task.
 
     Expected: test accuracy of characters 99.99 %, also in free running; 77 % in sentences of 32 and 34 % in sentences of
-    72, three times as long as any in training; 147 s of processor time, on one thread of an AMD EPYC
+    72, three times as long as any in training; 147 s of processor time, on one thread of an AMD EPYC, one seed
     (benchmarks/results/case-transformer-cpu-2026-11-15.json, case-lengths-cpu-2026-11-15.json).
     Command: ``regard train case-transformer``
     """
@@ -70,7 +70,7 @@ def text_mlm() -> Recipe:
     """The text encoder predicts masked words of the embedded text.
 
     Expected: test accuracy 76.9 % (234 masked words; 12.4 % of them are the most frequent word); 72 s of processor
-    time, on one thread of an AMD EPYC (benchmarks/results/text-mlm-cpu-2026-11-15.json).
+    time, on one thread of an AMD EPYC, one seed (benchmarks/results/text-mlm-cpu-2026-11-15.json).
     Command: ``regard train text-mlm``
     """
     return Recipe(
@@ -94,7 +94,7 @@ def induction() -> Recipe:
     finds where that pair occurred before, and reads what followed (an induction head). 18,241 parameters.
 
     Expected: test accuracy 99.3 % of the letters that can be looked up; 69 s of processor time, on one thread of an AMD
-    EPYC (benchmarks/results/induction-cpu-2026-11-16.json).
+    EPYC, one seed (benchmarks/results/induction-cpu-2026-11-16.json).
     Command: ``regard train induction``
     """
     return Recipe(

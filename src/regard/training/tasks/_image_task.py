@@ -42,7 +42,7 @@ class ImageTask(Task):
             and test or of classes alone, .npz, .safetensors, a copy of CIFAR; see docs/guides/your_images.md).
         validation: size of the validation set, a share of the training set or a number of images; 0 trains on everything.
         augmentation: augmentation of the training images.
-        label_smoothing: s, in training.
+        label_smoothing: s, the share of each target that is spread over all classes, in training.
         channels_last: memory layout of the images.
         limit: use at most this many images for training and for validation.
         image_size: side of your own images in pixels: the short side is scaled to it and the center is cropped. By
