@@ -10,6 +10,7 @@ import inspect
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +20,13 @@ _SEPARATE = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q_lin"
 _FUSED = ("qkv", "c_attn")
 _OUTPUT = ("o_proj", "out_proj", "c_proj", "proj", "out_lin", "dense")
 _COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads")
-_SIZES = ("all_head_size", "attn_dim", "split_size")
+_SIZES = ("all_head_size", "attn_dim", "split_size", "head_size")
 # Sizes that a forward may use to split or merge heads: they depend on the weights, or we change them.
 _FREE_SIZES = ("head_dim", "attention_head_size", "dim_per_head", *_SIZES)
 _NORMS = ("q_norm", "k_norm", "query_norm", "key_norm")
+# Arguments of a call with scores that may differ from head to head.
+_BIASES = ("alibi", "attention_mask", "attn_mask", "position_bias", "rel_2d_pos", "rel_pos", "relative_position_bias")
+_OF_OTHER_LAYERS = ("shared_kv_states", "shared_key_values")  # arguments with the keys and values of another layer
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class ForeignAttention:
         fits = sizes == [heads * width, shared * width, shared * width] and _size(output)[0] == heads * width
         if not fits or not shared or heads % shared or not _nothing_else(module, (*inputs, output), width):
             return None
-        if not _takes_any_heads(module):
+        if not _takes_any_heads(module, heads * width):
             return None
         stated = {count for name in _COUNTS if isinstance(count := getattr(module, name, None), int)}
         return cls(module, inputs, output, heads, shared, width) if stated <= {heads} else None
@@ -88,6 +92,32 @@ class ForeignAttention:
         for name, count in (("num_key_value_heads", len(used)), ("num_key_value_groups", len(kept) // len(used))):
             if hasattr(module, name):
                 setattr(module, name, count)
+        module.register_forward_pre_hook(HeadsOfBiases(tuple(kept), self.heads), with_kwargs=True)
+
+
+@dataclass(frozen=True)
+class HeadsOfBiases:
+    """A hook that selects the biases of the kept heads, since the model computes them for all heads and several layers."""
+
+    kept: tuple[int, ...]
+    heads: int
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        names = inspect.signature(module.forward).parameters
+        given = [self._of_kept(name, x) for name, x in zip(names, args, strict=False)]
+        return (*given, *args[len(given) :]), {name: self._of_kept(name, x) for name, x in kwargs.items()}
+
+    def _of_kept(self, name: str, x: Any) -> Any:
+        if name not in _BIASES or not isinstance(x, Tensor):
+            return x
+        chosen = torch.tensor(self.kept, device=x.device)
+        if x.ndim == 4 and x.shape[1] == self.heads > 1:
+            return x[:, chosen]
+        if (
+            name == "alibi" and x.ndim == 3 and x.shape[1] == 1 and x.shape[0] % self.heads == 0
+        ):  # (batch · heads, 1, keys)
+            return x.unflatten(0, (-1, self.heads))[:, chosen].flatten(0, 1)
+        return x
 
 
 def foreign_attention(model: nn.Module) -> list[ForeignAttention]:
@@ -129,14 +159,24 @@ def _size(layer: nn.Module) -> tuple[int, int]:
     return (weight.shape[1], weight.shape[0]) if isinstance(layer, nn.Linear) else (weight.shape[0], weight.shape[1])
 
 
-def _takes_any_heads(module: nn.Module) -> bool:
-    """Whether ``forward`` works with any number of heads. If it takes a size from elsewhere, fewer heads would not fit or
-    would mix tokens."""
+def _takes_any_heads(module: nn.Module, size: int) -> bool:
+    """Whether ``forward`` works with any number of heads. If it takes a size from elsewhere, or the keys and values of
+    another layer, fewer heads would not fit or would mix tokens.
+
+    Args:
+        size: the width of all heads together.
+    """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(type(module).forward)))
     except (OSError, TypeError, SyntaxError):
         return False
     for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.arg in _OF_OTHER_LAYERS:
+            return False
+        if isinstance(node, ast.Attribute) and "head" in node.attr and ast.unparse(node.value) == "self":
+            value = getattr(module, node.attr, None)
+            if isinstance(value, int) and value == size and node.attr not in (*_SIZES, *_COUNTS, *_FREE_SIZES):
+                return False
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -144,7 +184,7 @@ def _takes_any_heads(module: nn.Module) -> bool:
         ):
             last = ast.unparse(node.args[-1]) if node.args else ""
             free = last == "-1" or "shape" in last or last.removeprefix("self.") in _FREE_SIZES
-            if not free:
+            if not free or any("config" in ast.unparse(arg) for arg in node.args):
                 return False
     return True
 

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from regard.analysis._pruned_foreign import keep_outputs_or_inputs
+from regard.analysis._pruned_foreign import HeadsOfBiases, keep_outputs_or_inputs
 
 # Classes of transformers that split the projection in one of the ways of `InterleavedAttention.units`.
 _KNOWN = ("GPTNeoXAttention", "BloomAttention", "FalconAttention")
@@ -51,7 +50,7 @@ class InterleavedAttention:
             module.num_heads = len(kept)
         if hasattr(module, "num_kv_heads"):
             module.num_kv_heads = (len(units) - len(kept)) // 2
-        module.register_forward_pre_hook(_HeadsOfBiases(tuple(kept), self.heads), with_kwargs=True)
+        module.register_forward_pre_hook(HeadsOfBiases(tuple(kept), self.heads), with_kwargs=True)
 
     def units(self, kept: Sequence[int], even: bool) -> list[int]:
         """The parts of the projection to keep; a part is as wide as a head.
@@ -69,28 +68,6 @@ class InterleavedAttention:
             found = found[:-2] if same else found
             found += [first + head % group, first + group, first + group + 1]
         return found
-
-
-@dataclass(frozen=True)
-class _HeadsOfBiases:
-    """A hook that selects the biases (ALiBi) of the kept heads, since the model computes them once for all heads and layers."""
-
-    kept: tuple[int, ...]
-    heads: int
-
-    def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        biases = {name: self._of_kept(x) for name, x in kwargs.items() if name in ("alibi", "attention_mask")}
-        return args, {**kwargs, **biases}
-
-    def _of_kept(self, x: Any) -> Any:
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            return x
-        chosen = torch.tensor(self.kept, device=x.device)
-        if x.ndim == 4 and x.shape[1] == self.heads > 1:
-            return x[:, chosen]
-        if x.ndim == 3 and x.shape[1] == 1 and x.shape[0] % self.heads == 0:  # (batch · heads, 1, keys)
-            return x.unflatten(0, (-1, self.heads))[:, chosen].flatten(0, 1)
-        return x
 
 
 def interleaved_attention(model: nn.Module) -> list[InterleavedAttention]:
