@@ -15,16 +15,22 @@ def test_compiles_to_one_graph(axes, padding):
     torch.testing.assert_close(compiled(x), layer(x))
 
 
+@pytest.mark.parametrize("trainable", [False, True])
 @pytest.mark.parametrize(("stride", "padding"), [(1, "zeros"), (2, "zeros"), (1, "reflect")])
-def test_exports_with_dynamic_sizes(stride, padding):
-    layer = conv_to_attention(torch.nn.Conv2d(2, 3, 3, padding=1, stride=stride, padding_mode=padding))
+def test_exports_with_dynamic_sizes(stride, padding, trainable):
+    """The number of images, too: the layer with trainable heads could only be exported for the number that was shown."""
+    conv = torch.nn.Conv2d(2, 3, 3, padding=1, stride=stride, padding_mode=padding)
+    layer = conv_to_attention(conv, trainable=True) if trainable else conv_to_attention(conv)
     auto, named = torch.export.Dim.AUTO, torch.export.Dim("rows", min=3, max=64)
     sizes = [((auto, auto), False)]
     if stride == 1:
         sizes += [((named, torch.export.Dim("columns", min=3, max=64)), True)]
     for (rows, columns), strict in sizes:
         program = torch.export.export(
-            layer, (torch.randn(2, 2, 7, 8),), dynamic_shapes=({2: rows, 3: columns},), strict=strict
+            layer,
+            (torch.randn(2, 2, 7, 8),),
+            dynamic_shapes=({0: torch.export.Dim("images", max=64), 2: rows, 3: columns},),
+            strict=strict,
         ).module()
-        other = torch.randn(2, 2, 11, 5)
+        other = torch.randn(3, 2, 11, 5)
         torch.testing.assert_close(program(other), layer(other))

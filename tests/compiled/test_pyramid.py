@@ -6,6 +6,7 @@ from torch._inductor.utils import run_and_get_code
 
 from regard.models import AttentionPyramid
 from regard.models._max_pooling import largest_of_squares
+from regard.models._whitening import WhitenedPatches
 
 
 def test_gradients_are_finite_where_the_compiler_keeps_more_digits_than_the_tensors_have():
@@ -51,3 +52,11 @@ def test_compiled_pooling_does_without_the_gradient_that_adds_entry_by_entry():
     code = "".join(run_and_get_code(lambda: pooled(x).sum().backward())[1])
     assert "cos" in code  # of the sine's gradient
     assert "max_pool2d_with_indices_backward" not in code
+
+
+def test_whitened_patches_are_exported_for_any_number_of_images():
+    """Exports were fixed to the number of images that were shown."""
+    patches, images = WhitenedPatches(3, 2, 2).eval(), torch.randn(5, 3, 8, 8)
+    sizes = ({0: torch.export.Dim("images", max=64)},)
+    program = torch.export.export(patches, (images[:2],), dynamic_shapes=sizes).module()
+    torch.testing.assert_close(program(images), patches(images))

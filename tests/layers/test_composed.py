@@ -95,6 +95,28 @@ def test_a_full_width_layer_of_taps_is_a_convolution(center):
     assert moved.isfinite().all()
 
 
+def test_taps_have_forward_gradients_of_centers_too():
+    """They were zero, while those of the backward pass were right: a shift does not depend on its center."""
+    layer = GaussianAttention(3, 4, full_width=True, init="grid", sharpness=2.0).double().eval().requires_grad_(False)
+    x, parameters = torch.randn(1, 5, 5, 3, dtype=torch.float64), dict(layer.named_parameters())
+
+    def whole(center):
+        return torch.func.functional_call(layer, parameters | {"positions.center": center}, (x,))
+
+    def heads(center):
+        return gaussian_attention(x.reshape(1, 1, 25, 3), center, layer.sharpness, (5, 5), plan=layer.plan)
+
+    tangent = torch.randn(4, 2, dtype=torch.float64)
+    expected = [torch.func.jvp(function, (layer.center,), (tangent,))[1] for function in (whole, heads)]
+    assert layer.freeze_plan((5, 5), torch.float64, tolerance=0.9).shifts is not None
+    for function, slope in zip((whole, heads), expected, strict=True):
+        torch.testing.assert_close(torch.func.jvp(function, (layer.center,), (tangent,))[1], slope)
+        with torch.autograd.forward_ad.dual_level():
+            dual = function(torch.autograd.forward_ad.make_dual(layer.center, tangent))
+            torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, slope)
+        assert slope.abs().max() > 0.01
+
+
 def test_a_shift_that_no_head_has_has_no_weight():
     x, weight = torch.randn(1, 5, 2), torch.randn(3, 4)
     out = composed_convolution(x, (5,), [(2,), (2,)], weight, None)

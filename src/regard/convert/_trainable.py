@@ -155,8 +155,8 @@ class TrainableConvolutionalAttention(nn.Module):
         outputs = tuple(y.shape[3:])
         y = observed_taps(self, y, x, lambda: self.weights(grid, x), grid, outputs)
         weight = self.weight.to(x.dtype).reshape(self.groups, self.out_channels // self.groups, -1)
-        inputs = y.reshape(len(x), self.groups, weight.shape[2], math.prod(outputs))
-        out = torch.matmul(weight, inputs).reshape(len(x), self.out_channels, *outputs)
+        inputs = y.reshape(x.shape[0], self.groups, weight.shape[2], math.prod(outputs))
+        out = torch.matmul(weight, inputs).reshape(x.shape[0], self.out_channels, *outputs)
         if self.bias is not None:
             out = out + self.bias.to(out.dtype).reshape(-1, *[1] * self.axes)
         return out if input.ndim == self.axes + 2 else out[0]

@@ -16,7 +16,7 @@ from regard.functional._placed import full_attention, map_is_too_large
 from regard.functional._plan import GaussianPlan, check_plan, check_plan_holds, groups_for
 from regard.functional._taps import shifted
 from regard.observation import is_observed, observe, unobserved
-from regard.support.checks import check_probability
+from regard.support.checks import check_probability, is_transformed
 
 # Up to this many tokens, one value shared by all heads is multiplied by whole maps on a GPU (the kernels' smallest block
 # is 16 × 16).
@@ -106,7 +106,9 @@ def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout:
     if isinstance(plan, GaussianPlan) and plan.shifts is not None and value.device.type == "cpu" and not dropout:
         # On the CPU alone: on a GPU the kernels already read no more than shifts do.
         check_plan_holds(plan, call)
-        if not (torch.is_grad_enabled() and (call.center.requires_grad or call.sharpness.requires_grad)):
+        # A shift has no derivative by center and sharpness, neither backward nor forward.
+        differentiated = torch.is_grad_enabled() and (call.center.requires_grad or call.sharpness.requires_grad)
+        if not differentiated and not is_transformed():
             return shifted(value, plan.shifts, call.grid)
     if plan != "dense" and not dropout and suits_kernel(value, call):
         # The kernels detect local heads on the device, so a frozen plan has no effect on them.

@@ -62,7 +62,7 @@ def joined(
             f"sharpness and center give scores on grid {grid} that float16 cannot hold with beta {beta}: "
             "use bfloat16 or float32"
         )
-    sides = [[x, part.to(x.dtype).expand(len(x), -1, -1, -1)] for x, part in ((query, ours), (key, theirs))]
+    sides = [[x, part.to(x.dtype).expand(x.shape[0], -1, -1, -1)] for x, part in ((query, ours), (key, theirs))]
     if far is not None and keep is not None and seen is not None:
         shape = (-1, query.shape[1], -1, -1)
         sides[0].append((carriers.one * seen[:, None, :, None]).to(query.dtype).expand(shape))

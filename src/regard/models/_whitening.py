@@ -92,7 +92,7 @@ class WhitenedPatches(nn.Module):
         return (
             torch.stack(parts, -1)
             .permute(0, 2, 3, 1, 4)
-            .reshape(len(images), len(rows) * len(columns), self.weight.shape[1])
+            .reshape(images.shape[0], len(rows) * len(columns), self.weight.shape[1])
         )
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens out"]:
