@@ -109,6 +109,7 @@ export function LongView({ payload, host }: ViewProps): VNode {
     host=${host}
     keys=${keys}
     controls=${controls}
+    hint="Point at a cell to read it; a click zooms in. A click on a small map selects its head."
     footer=${html`<${Residuals} layers=${layers} current=${shown.layer} notes=${meta.notes} />`}
   >
     <div class="rg-beside">
