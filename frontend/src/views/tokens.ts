@@ -122,6 +122,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     setPinned(null);
     setSpan(null);
   }, [payload, hide, layer.queries, read.keys, later]);
+  useEffect(() => setOver(null), [view]); // another cell is under the pointer now
   useEffect(() => setOff(new Set()), [payload, locked.layer]);
   useEffect(() => host.select?.({ layer: layer.about.name, head: headNumber(layer, shown.which), query: pinned === null ? null : (table.queryAt[pinned] ?? null) }), [locked.layer, locked.which, pinned]);
 
