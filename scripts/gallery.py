@@ -14,7 +14,9 @@ Pictures of views need a Chromium and playwright (``pip install '.[dev]'``).
 
 import argparse
 import contextlib
+import functools
 import io
+import math
 import shutil
 import socket
 import sys
@@ -27,6 +29,7 @@ from typing import Any
 import torch
 from matplotlib import style
 from PIL import Image, ImageChops
+from torch import Tensor, nn
 
 import regard
 from regard.training import HeadTrajectory
@@ -154,6 +157,37 @@ def view_tokens(path: Path, run: Path | None) -> None:
 
 
 @picture
+def view_long(path: Path, run: Path | None) -> None:
+    """Three heads over 16,384 tokens, of which only an overview is kept."""
+    _photograph(regard.show(_overview()), path, head=2)
+
+
+class PositionHeads(nn.Module):
+    """Attention whose first head looks at the first token, the second at the one before, the third 1,000 tokens back."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(len(tokens), dtype=torch.float32)
+        frequencies = math.pi * (2 / len(tokens)) ** torch.linspace(0, 1, 32)
+
+        def waves(at: Tensor) -> Tensor:
+            angles = at[:, None] * frequencies
+            return torch.cat([angles.cos(), angles.sin()], -1)
+
+        first = (places == 0).float()[:, None].expand(-1, 64)
+        queries = torch.stack([torch.ones(len(tokens), 64), waves(places - 1), waves(places - 1000)])
+        keys = torch.stack([first, waves(places), waves(places)])
+        return nn.functional.scaled_dot_product_attention(40 * queries[None], keys[None], keys[None], is_causal=True)
+
+
+@functools.cache
+def _overview() -> regard.maps.Maps:
+    model = PositionHeads()
+    with torch.no_grad(), regard.capture(model, overview=128, rows=[16383]) as maps:
+        model(torch.zeros(16384))
+    return maps
+
+
+@picture
 def view_mechanism(path: Path, run: Path | None) -> None:
     _photograph(regard.show("mechanism"), path)
 
@@ -208,10 +242,13 @@ def _looked_at(run: Path | None) -> tuple[Any, torch.Tensor, torch.Tensor]:
     return trained.network().eval(), normalized, pixels
 
 
-def _photograph(view: Any, path: Path, tallest: int = 1600, press: str = "") -> None:
-    """A view's own file, opened from disk; ``press`` is the text of what is clicked first."""
+def _photograph(view: Any, path: Path, tallest: int = 1600, press: str = "", head: int | None = None) -> None:
+    """A view's own file, opened from disk; ``press`` is the text of what is clicked first, ``head`` the head that is chosen."""
     with tempfile.TemporaryDirectory() as folder:
-        _photograph_page(view.save(Path(folder) / "view.html").as_uri(), path, tallest, press)
+        address = view.save(Path(folder) / "view.html").as_uri()
+        _photograph_page(
+            address if head is None else f"{address}#{view.view}.layer=0&{view.view}.head={head}", path, tallest, press
+        )
 
 
 def _photograph_page(address: str, path: Path, tallest: int = 1600, press: str = "") -> None:
