@@ -2,7 +2,7 @@
 
 import { expect, test } from "vitest";
 import { type Cells, everything, pooled, search, valueAt, within, zoomedAt } from "../src/maps/cells";
-import { elided, fitted, largestParts, thumbnailSide } from "../src/maps/atlas";
+import { elided, fitted, largestParts, linesOf, thumbnailSide } from "../src/maps/atlas";
 import { hits } from "../src/maps/naming";
 import { amount, besideEachOther, binSize, placeOf, tipText } from "../src/views/long";
 import { ticks } from "../src/maps/scale";
@@ -56,6 +56,16 @@ test("thumbnails have no more pixels than the screen, and all entries count", ()
     expect([...found].filter((value) => value === -2)).toHaveLength(1);
   }
   expect([...largestParts([NaN, NaN, NaN, 3], [2, 2], [2, 1])]).toEqual([NaN, 3]);
+});
+
+test("heads that do not fit beside each other take several lines, and none is lost", () => {
+  const rows = [{ label: "a", layer: 0, heads: Array.from({ length: 64 }, (_, i) => i) }, { label: "b", layer: 1, heads: [0, 1] }, { label: "c", layer: 2, heads: [] }];
+  for (const fit of [0, 1, 7, 33, 63, 64, 200]) {
+    const lines = linesOf(rows, fit);
+    for (const { layer, heads } of rows) expect(lines.filter((line) => line.layer === layer).flatMap((line) => line.heads)).toEqual(heads);
+    for (const { heads } of lines) expect(heads.length).toBeLessThanOrEqual(Math.max(1, fit));
+    expect(lines.map(({ label }) => label).filter(Boolean)).toEqual(["a", "b", "c"]);
+  }
 });
 
 test("a window has the cells that it touches", () => {

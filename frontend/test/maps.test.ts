@@ -1,7 +1,8 @@
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, test } from "vitest";
 import type { NumberArray } from "../src/core/payload";
 import { themes } from "../src/core/theme";
 import type { Pen } from "../src/core/pen";
+import { drawArcs } from "../src/maps/arcs";
 import { fitted, widestRow } from "../src/maps/atlas";
 import { type Cell, cellAt, box, inside, isUpright, whole, zoomed } from "../src/maps/heat";
 import { fitChoice, Layer, type LayerAbout, percent, residualText, shortNames, sortedHeads } from "../src/maps/layer";
@@ -225,6 +226,33 @@ describe("the scale", () => {
   });
 });
 
+test("tokens that cannot be seen have signs, and no two of them look alike", () => {
+  const unseen = ["", " ", "  ", "\n", "\r", "\r\n", "\t", "\x00", "\x7f", "\u00ad", "\u200b", "\u200b\u200b", "\u200d", "\ufeff"];
+  const shown = unseen.map(visible);
+  expect(new Set(shown).size).toBe(unseen.length);
+  for (const text of shown) expect(text).toMatch(/^[∅␣⏎⇥␀-␡<>+0-9A-FU]+$/);
+  expect(visible("\u202eevil")).toBe("<U+202E>evil");
+  for (const same of ["word", "שלום", "👩‍👩‍👧‍👦", "می‌خواهم", "<b>", "e\u0301", "  x"]) expect(visible(same)).toBe(same);
+  expect(["Ġthe", "▁the", "Ġ", "Ċ"].map(visible)).toEqual(["the", "the", "␣", "⏎"]);
+});
+
+test("the names of the axes of arcs are inside the picture, however short the tokens are", () => {
+  const names = (count: number) => Array.from({ length: count }, (_, i) => String(i));
+  const table = makeTable(new Float32Array(12).fill(1 / 4), 4, names(3), names(4), false);
+  const said: { text: string; x: number; align: unknown }[] = [];
+  const pen = new Proxy({ textAlign: "" } as Record<string, unknown>, {
+    get: (all, name) => name in all ? all[name as string] : name === "measureText" ? (text: string) => ({ width: 6 * text.length }) : name === "fillText" ? (text: string, x: number) => said.push({ text, x, align: all.textAlign }) : () => undefined,
+    set: (all, name, value) => ((all[name as string] = value), true),
+  }) as unknown as Pen;
+  drawArcs({ table, view: whole, over: null, pinned: null, axes: ["queries", "each query's own keys"], heads: null })(pen, { width: 300, height: 200 }, themes.light);
+  for (const axis of ["queries", "each query's own keys"]) {
+    const { x, align } = said.find(({ text }) => text === axis)!;
+    const left = align === "right" ? x - 6 * axis.length : x;
+    expect(left).toBeGreaterThanOrEqual(0);
+    expect(left + 6 * axis.length).toBeLessThanOrEqual(300);
+  }
+});
+
 describe("a heat map", () => {
   const labels = Array.from({ length: 40 }, (_, i) => String(i));
   const table = makeTable(new Float32Array(1600), 40, labels, labels, false);
@@ -233,14 +261,27 @@ describe("a heat map", () => {
   it("knows the cell under every point, zoomed or not", () => {
     for (const view of [whole, zoomed(whole, table, 4, { q: 10, k: 30 })]) {
       const place = box(table, size);
-      const cell = place.cell * view.zoom;
+      const [wide, tall] = [place.cellWidth * view.zoom, place.cellHeight * view.zoom];
       for (const at of [{ q: 8, k: 28 }, { q: 12, k: 29 }] as Cell[]) {
-        const [x, y] = [place.left + (at.k + 0.5 - view.k) * cell, place.top + (at.q + 0.5 - view.q) * cell];
+        const [x, y] = [place.left + (at.k + 0.5 - view.k) * wide, place.top + (at.q + 0.5 - view.q) * tall];
         expect(cellAt(table, view, x, y, size)).toEqual(at);
       }
     }
     expect(cellAt(table, whole, 0, box(table, size).top + 1, size)).toEqual({ q: 0, k: -1 });
     expect(cellAt(table, whole, 0, 0, size)).toBeNull();
+  });
+
+  it("is never a sliver: few queries over many keys are tall enough to point at, and few keys wide enough", () => {
+    for (const [queries, keys] of [[1, 900], [3, 900], [900, 3], [40, 2000]]) {
+      const names = (count: number) => Array.from({ length: count }, (_, i) => String(i));
+      const long = makeTable(new Float32Array(queries * keys), keys, names(queries), names(keys), false);
+      const place = box(long, size);
+      expect(Math.min(place.width, place.height)).toBeGreaterThanOrEqual(Math.min(queries, keys) === 1 ? 38 : 95);
+      expect(place.left + place.width).toBeLessThanOrEqual(size.width);
+      for (let q = 0; q < queries; q += Math.ceil(queries / 7)) expect(cellAt(long, whole, place.left + 0.5 * place.cellWidth, place.top + (q + 0.5) * place.cellHeight, size)).toEqual({ q, k: 0 });
+    }
+    const square = box(table, size);
+    expect(square.cellWidth).toBe(square.cellHeight);
   });
 
   it("stays on the table, and keeps the token under the pointer in its place", () => {

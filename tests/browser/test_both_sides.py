@@ -34,7 +34,7 @@ def test_a_word_shows_its_patches_and_a_patch_its_words(open_file, look):
     weights[0, 5] = torch.tensor([0, 0.8, 0.2, 0, 0, 0, 0])  # and this patch at the second word
     segments = [("text", 2), ("image", (2, 2)), ("text", 1)]
     page = open_file(regard.show(weights, tokens=["see", "this", "cat"], image=torch.rand(3, 8, 8), segments=segments))
-    assert "“cat” looks at patch (1, 1) 90 %, “cat” 9.9 % · 90 % on the image" in look.subtitle(page)
+    assert "“cat” looks at patch (1, 1) 90 %, “cat” 10 % · 90 % on the image" in look.subtitle(page)
     words = look.pixels(page, ".rg-image", 1)
     look.point(page, ".rg-image", 0.75, 0.75)  # the last patch
     assert "patch (1, 1) looks at “this” 80 %, patch (0, 0) 20 %" in look.subtitle(page)

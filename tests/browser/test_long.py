@@ -120,6 +120,18 @@ def test_hover_search_and_zoom_down_to_a_row_token_by_token(open_file):
     assert pixels(page, ".rg-main") != row
 
 
+@pytest.mark.parametrize("view", ["long", "tokens"])
+def test_after_a_key_zoomed_no_other_cell_is_named_at_the_pointer(open_file, view):
+    """The pointer has not moved, but another cell is under it: the numbers of the former one would be wrong."""
+    page = open_file(regard.show(heads(2048) if view == "long" else torch.rand(1, 60, 60).softmax(-1)))
+    point(page, ".rg-main", 300, 255)
+    assert "→" in subtitle(page)
+    page.locator(".rg-main canvas").focus()
+    page.keyboard.press("+")
+    assert "→" not in subtitle(page)
+    assert not page.locator(".rg-main .rg-tip").is_visible()
+
+
 def test_next_reaches_every_found_token_and_begins_again(open_file):
     """At the ends of the text the window stays inside, so that a found token is not in its middle."""
     tokens = [f"w{i}" for i in range(2048)]

@@ -16,6 +16,8 @@ export interface FrameProps {
   host: Host;
   keys?: Key[];
   controls?: ComponentChildren;
+  /** What one can do with the picture, for those who see it for the first time. */
+  hint?: string;
   footer?: ComponentChildren;
   children?: ComponentChildren;
 }
@@ -25,7 +27,7 @@ const ICONS = {
   keys: "M2 5h16v10H2zM4 7h2v2H4zm3 0h2v2H7zm3 0h2v2h-2zm3 0h3v2h-3zM6 11h8v2H6z",
 };
 
-export function Frame({ name, title, subtitle = "", host, keys = [], controls, footer, children }: FrameProps) {
+export function Frame({ name, title, subtitle = "", host, keys = [], controls, hint, footer, children }: FrameProps) {
   const [mode, swap] = useMode();
   const theme = themes[mode];
   const root = useRef<HTMLDivElement>(null);
@@ -62,7 +64,7 @@ export function Frame({ name, title, subtitle = "", host, keys = [], controls, f
         </header>
         ${help ? html`<dl class="rg-keys">${all.map((key) => html`<div><dt>${key.shown ?? key.keys.join(" ")}</dt><dd>${key.means}</dd></div>`)}</dl>` : null}
         ${problem ? html`<p class="rg-problem" role="alert">${problem}</p>` : null}
-        ${controls ? html`<div class="rg-controls">${controls}</div>` : null}
+        ${controls ? html`<div class="rg-controls">${controls}${hint ? html`<span class="rg-hint">${hint}</span>` : null}</div>` : null}
         ${children}
         ${footer ? html`<footer class="rg-footer">${footer}</footer>` : null}
       </section>

@@ -119,10 +119,11 @@ export function drawArcs(state: ArcState): Draw {
     pen.fillStyle = theme.muted;
     pen.font = `italic 11px ${theme.font}`;
     pen.textBaseline = "middle";
-    pen.textAlign = "right";
-    pen.fillText(state.axes[0], c.left - 8, 10);
+    // Beside short tokens there is less room than these words need: they then reach over the arcs.
+    const [asks, reads] = state.axes.map((axis) => pen.measureText(axis).width);
     pen.textAlign = "left";
-    pen.fillText(state.axes[1], c.right + 8, 10);
+    pen.fillText(state.axes[0], Math.max(2, c.left - 8 - asks), 10);
+    pen.fillText(state.axes[1], Math.min(c.right + 8, size.width - 2 - reads), 10);
     if (state.heads && saved) legend(pen, state.heads, c, theme);
   };
 }

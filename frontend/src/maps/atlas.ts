@@ -74,6 +74,7 @@ export interface AtlasProps {
 }
 
 interface Geometry {
+  lines: AtlasRow[];
   left: number;
   top: number;
   cell: number;
@@ -81,24 +82,38 @@ interface Geometry {
   gap: number;
 }
 
+/** Pixels of a thumbnail, at least: smaller ones could neither be seen nor met by a finger. */
+const SMALLEST = 8;
+
+/** The rows, those with more heads than fit as several lines of about the same length. Only the first of them has a label. */
+export function linesOf(rows: AtlasRow[], fit: number): AtlasRow[] {
+  return rows.flatMap((row) => {
+    const lines = Math.ceil(row.heads.length / Math.max(1, fit));
+    const length = Math.ceil(row.heads.length / Math.max(1, lines));
+    return lines <= 1 ? [row] : Array.from({ length: lines }, (_, i) => ({ ...row, label: i ? "" : row.label, heads: row.heads.slice(i * length, (i + 1) * length) }));
+  });
+}
+
 export function Atlas(props: AtlasProps) {
-  const { rows, aspect, largest } = props;
+  const { aspect, largest } = props;
   const theme = useTheme();
   const [over, setOver] = useState<{ row: number; column: number } | null>(null);
-  const geometry = useRef<Geometry | null>(null);
-  const columns = Math.max(1, ...rows.map((row) => row.heads.length));
-  const named = rows.some((row) => row.label);
+  const width = useRef(600);
+  const named = props.rows.some((row) => row.label);
 
   const measure = (width: number): Geometry => {
-    const longest = Math.max(0, ...rows.map((row) => row.label.length));
+    const longest = Math.max(0, ...props.rows.map((row) => row.label.length));
     const left = named ? Math.min(width * 0.3, 12 + 6.4 * longest) : 2;
-    const gap = columns > 16 ? 2 : 4;
+    const most = Math.max(1, ...props.rows.map((row) => row.heads.length));
+    const gap = most > 16 ? 2 : 4;
+    const lines = linesOf(props.rows, Math.floor((width - left - 3) / (SMALLEST + gap)));
+    const columns = Math.max(1, ...lines.map((line) => line.heads.length));
     const cell = Math.max(4, Math.min(largest, (width - left - 3) / columns - gap));
-    return { left, top: 16, cell, tall: Math.max(4, cell * aspect), gap };
+    return { lines, left, top: 16, cell, tall: Math.max(4, cell * aspect), gap };
   };
   const height = (width: number) => {
     const g = measure(width);
-    return g.top + rows.length * (g.tall + g.gap) + 4;
+    return g.top + g.lines.length * (g.tall + g.gap) + 4;
   };
   const place = (g: Geometry, row: number, column: number): [number, number] => [
     g.left + column * (g.cell + g.gap),
@@ -108,9 +123,9 @@ export function Atlas(props: AtlasProps) {
     const g = measure(size.width);
     const row = Math.floor((y - g.top) / (g.tall + g.gap));
     const column = Math.floor((x - g.left) / (g.cell + g.gap));
-    if (row < 0 || row >= rows.length || x < 0) return null;
+    if (row < 0 || row >= g.lines.length || x < 0) return null;
     if (x < g.left) return { row, column: -1 };
-    return column < rows[row].heads.length ? { row, column } : null;
+    return column < g.lines[row].heads.length ? { row, column } : null;
   };
 
   const thumbnail = (pen: Pen, layer: number, head: number, ...box: [number, number, number, number]) => {
@@ -136,12 +151,16 @@ export function Atlas(props: AtlasProps) {
   };
 
   const draw: Draw = (pen, size) => {
-    const g = (geometry.current = measure(size.width));
+    const g = measure((width.current = size.width));
+    const rows = g.lines;
     pen.textBaseline = "middle";
+    // Where rows are lower than letters, only every n-th has a label, and always the selected one.
+    const step = Math.max(1, Math.ceil(11 / (g.tall + g.gap)));
+    const chosen = rows.findIndex((row) => row.layer === props.picked.layer);
     rows.forEach((row, r) => {
       const [, y] = place(g, r, 0);
       const current = row.layer === props.picked.layer;
-      if (row.label) {
+      if (row.label && (r === chosen || (r % step === 0 && (chosen < 0 || Math.abs(r - chosen) >= step)))) {
         pen.fillStyle = row.warn ? theme.warn : current ? theme.ink : theme.muted;
         pen.font = `${current ? 600 : 400} 11px ${theme.font}`;
         pen.textAlign = "right";
@@ -158,7 +177,7 @@ export function Atlas(props: AtlasProps) {
     const every = Math.max(1, Math.ceil(18 / (g.cell + g.gap)));
     if (rows.length && (rows.length === 1 || rows[0].layer !== rows[1]?.layer) && rows.every((row) => row.heads.every((head, c) => c === 0 || head > row.heads[c - 1]))) {
       const widest = widestRow(rows);
-      for (let c = 0; c < columns; c += every) {
+      for (let c = 0; c < widest.heads.length; c += every) {
         pen.fillText(props.headName(widest.layer, widest.heads[c]), place(g, 0, c)[0] + g.cell / 2, 7);
       }
     }
@@ -177,6 +196,7 @@ export function Atlas(props: AtlasProps) {
 
   const enlarge = (pen: Pen, g: Geometry, size: Size) => {
     const { row, column } = over!;
+    const rows = g.lines;
     const w = g.cell > 60 ? g.cell * 1.25 : Math.max(g.cell * 1.6, Math.min(96, size.width / 3));
     const h = w * aspect;
     const [cx, cy] = place(g, row, column);
@@ -191,12 +211,14 @@ export function Atlas(props: AtlasProps) {
     pen.strokeRect(x - 1, y - 1, w + 2, h + 2);
   };
 
+  const shown = () => measure(width.current).lines;
   const hover = (x: number, y: number, _: unknown, size: Size) => {
     const at = cellOf(x, y, size);
     if (at?.row === over?.row && at?.column === over?.column) return;
     setOver(at);
     const inside = at && at.column >= 0;
-    props.onHover(inside ? { layer: rows[at.row].layer, head: rows[at.row].heads[at.column] } : null);
+    const row = inside ? shown()[at.row] : null;
+    props.onHover(row && at ? { layer: row.layer, head: row.heads[at.column] } : null);
   };
   const leave = () => {
     setOver(null);
@@ -204,30 +226,37 @@ export function Atlas(props: AtlasProps) {
   };
   const press = (x: number, y: number, event: MouseEvent, size: Size) => {
     const at = cellOf(x, y, size);
-    if (at) props.onPick({ layer: rows[at.row].layer, head: at.column < 0 ? null : rows[at.row].heads[at.column] }, event.shiftKey);
+    const row = at && shown()[at.row];
+    if (row) props.onPick({ layer: row.layer, head: at.column < 0 ? null : row.heads[at.column] }, event.shiftKey);
   };
   /** Arrow keys select the next head, or the first if none is selected. */
   const move = (key: string): boolean => {
     const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[key];
     if (!step) return false;
+    const rows = shown();
     const row = rows.findIndex((one) => one.layer === props.picked.layer && (props.picked.head === null || one.heads.includes(props.picked.head)));
     const column = row < 0 || props.picked.head === null ? -1 : rows[row].heads.indexOf(props.picked.head);
     const to = rows[Math.min(rows.length - 1, Math.max(0, (row < 0 ? 0 : row) + step[0]))];
     if (to.heads.length) props.onPick({ layer: to.layer, head: to.heads[Math.min(to.heads.length - 1, Math.max(0, column + step[1]))] }, false);
     return true;
   };
-  const tip = over && over.column >= 0 && rows[over.row] ? `head ${props.headName(rows[over.row].layer, rows[over.row].heads[over.column])}${props.about ? ` · ${props.about(rows[over.row].layer, rows[over.row].heads[over.column])}` : ""}` : null;
+  const line = over && over.column >= 0 ? shown()[over.row] : undefined;
+  const at = line?.heads[over!.column];
+  const tip = line && at !== undefined ? `head ${props.headName(line.layer, at)}${props.about ? ` · ${props.about(line.layer, at)}` : ""}` : null;
   return html`<${Picture} class="rg-atlas" focusable onKey=${move} tip=${tip} draw=${draw} height=${height} label=${props.label} cursor="pointer" onPoint=${hover} onLeave=${leave} onPress=${press} />`;
 }
 
 /** More letters than fit anywhere. */
 const MOST_LETTERS = 400;
 
+/** The first letters of a text, without half a character at the end. */
+export const beginning = (text: string, letters: number): string => text.slice(0, letters).replace(/[\ud800-\udbff]$/, "");
+
 /** The longest beginning of a text that fits. */
-export const fitted = (pen: Pen, text: string, room: number): string => cut(pen, text, room, (letters) => `${text.slice(0, letters)}…`);
+export const fitted = (pen: Pen, text: string, room: number): string => cut(pen, text, room, (letters) => `${beginning(text, letters)}…`);
 
 /** Beginning and end of a name: names of modules differ at both. */
-export const elided = (pen: Pen, text: string, room: number): string => cut(pen, text, room, (letters) => `${text.slice(0, Math.ceil(letters / 2))}…${text.slice(text.length - Math.floor(letters / 2))}`);
+export const elided = (pen: Pen, text: string, room: number): string => cut(pen, text, room, (letters) => `${beginning(text, Math.ceil(letters / 2))}…${text.slice(text.length - Math.floor(letters / 2)).replace(/^[\udc00-\udfff]/, "")}`);
 
 /** As many letters of a text as fit, by binary search, since a token may be very long. */
 function cut(pen: Pen, text: string, room: number, shortened: (letters: number) => string): string {

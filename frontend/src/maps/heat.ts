@@ -38,13 +38,16 @@ export interface Box {
   top: number;
   width: number;
   height: number;
-  /** Pixels per token. */
-  cell: number;
+  /** Pixels per key and per query: the same, unless there are few of one and many of the other. */
+  cellWidth: number;
+  cellHeight: number;
 }
 
 /** The largest size of a token in pixels: a few words are drawn larger than many. */
 const largestCell = (tokens: number) => (tokens <= 8 ? 54 : tokens <= 16 ? 46 : 38);
 const TALLEST = 680;
+/** A few queries over many keys are drawn at least so tall, and a few keys so wide. */
+const LEAST = 96;
 
 interface Painted {
   image: HTMLCanvasElement;
@@ -75,8 +78,8 @@ export function painter(table: Table, shading: Shading, how: Pooling, theme: The
   };
 }
 
-/** Whether several weights share a pixel, so that it matters how they are pooled. */
-export const isPooled = (table: Table): boolean => Math.max(table.queries.length, table.keys.length) > TALLEST / 2;
+/** Whether several weights share a pixel, at least on a phone, so that it matters how they are pooled. */
+export const isPooled = (table: Table): boolean => Math.max(table.queries.length, table.keys.length) > 200;
 
 function labelRoom(labels: string[], most: number): number {
   const longest = Math.max(2, ...labels.map((label) => label.length));
@@ -88,7 +91,9 @@ export function box(table: Table, { width }: { width: number }): Box {
   const left = 18 + labelRoom(table.queries, Math.min(120, width * 0.22));
   const top = 18 + labelRoom(table.keys, 96);
   const cell = Math.min(largestCell(Math.max(rows, columns)), (width - left - 4) / columns, TALLEST / rows);
-  return { left, top, width: cell * columns, height: cell * rows, cell };
+  const atLeast = (count: number, most: number) => Math.max(cell, Math.min(largestCell(count), most, LEAST / count));
+  const [cellWidth, cellHeight] = [atLeast(columns, (width - left - 4) / columns), atLeast(rows, TALLEST / rows)];
+  return { left, top, width: cellWidth * columns, height: cellHeight * rows, cellWidth, cellHeight };
 }
 
 export const heatHeight = (table: Table) => (width: number): number => {
@@ -99,9 +104,8 @@ export const heatHeight = (table: Table) => (width: number): number => {
 /** The cell under a point; a label counts for its row or column (the other is −1). */
 export function cellAt(table: Table, view: Viewport, x: number, y: number, size: Size): Cell | null {
   const place = box(table, size);
-  const cell = place.cell * view.zoom;
-  const q = Math.floor(view.q + (y - place.top) / cell);
-  const k = Math.floor(view.k + (x - place.left) / cell);
+  const q = Math.floor(view.q + (y - place.top) / (place.cellHeight * view.zoom));
+  const k = Math.floor(view.k + (x - place.left) / (place.cellWidth * view.zoom));
   const [inRow, inColumn] = [y >= place.top && y < place.top + place.height, x >= place.left && x < place.left + place.width];
   if (inRow && inColumn) return { q: Math.min(q, table.queries.length - 1), k: Math.min(k, table.keys.length - 1) };
   if (inRow && x < place.left) return { q, k: -1 };
@@ -134,22 +138,22 @@ export function drawHeat(state: HeatState): Draw {
     const { table, view } = state;
     const place = box(table, size);
     const { image, region, most } = state.paint(view, place, resolution(pen));
-    const cell = place.cell * view.zoom;
-    const x = (k: number) => place.left + (k - view.k) * cell;
-    const y = (q: number) => place.top + (q - view.q) * cell;
+    const [wide, tall] = [place.cellWidth * view.zoom, place.cellHeight * view.zoom];
+    const x = (k: number) => place.left + (k - view.k) * wide;
+    const y = (q: number) => place.top + (q - view.q) * tall;
     pen.save();
     pen.beginPath();
     pen.rect(place.left, place.top, place.width, place.height);
     pen.clip();
     pen.imageSmoothingEnabled = false;
-    pen.drawImage(image, x(region.column), y(region.row), cell * region.columns, cell * region.rows);
-    if (cell >= 14) gridLines(pen, table, x, y, place, theme);
-    marks(pen, state, x, y, cell, place, theme);
+    pen.drawImage(image, x(region.column), y(region.row), wide * region.columns, tall * region.rows);
+    if (Math.min(wide, tall) >= 14) gridLines(pen, table, x, y, place, theme);
+    marks(pen, state, x, y, wide, tall, place, theme);
     pen.restore();
     pen.strokeStyle = theme.line;
     pen.lineWidth = 1;
     pen.strokeRect(place.left - 0.5, place.top - 0.5, place.width + 1, place.height + 1);
-    labels(pen, state, x, y, cell, place, theme);
+    labels(pen, state, x, y, wide, tall, place, theme);
     const asked = state.over && state.over.q >= 0 ? state.over.q : state.pinned;
     const seen = asked === null ? table.visible.reduce((a, b) => Math.max(a, b), 1) : table.visible[asked];
     drawLegend(pen, theme, state.shading, seen, most, { x: place.left, y: place.top + place.height + 14, width: Math.min(300, size.width - place.left - 8) });
@@ -173,12 +177,11 @@ function gridLines(pen: Pen, table: Table, x: (k: number) => number, y: (q: numb
   pen.globalAlpha = 1;
 }
 
-function marks(pen: Pen, state: HeatState, x: (k: number) => number, y: (q: number) => number, cell: number, place: Box, theme: Theme) {
-  const thick = Math.max(cell, 2);
+function marks(pen: Pen, state: HeatState, x: (k: number) => number, y: (q: number) => number, wide: number, tall: number, place: Box, theme: Theme) {
   if (state.pinned !== null) {
     pen.strokeStyle = theme.accent;
     pen.lineWidth = 2;
-    pen.strokeRect(place.left + 1, y(state.pinned) - 1, place.width - 2, thick + 2);
+    pen.strokeRect(place.left + 1, y(state.pinned) - 1, place.width - 2, Math.max(tall, 2) + 2);
   }
   if (state.span) {
     const [[q0, q1], [k0, k1]] = [state.span.q ?? [0, state.table.queries.length - 1], state.span.k ?? [0, state.table.keys.length - 1]];
@@ -189,33 +192,33 @@ function marks(pen: Pen, state: HeatState, x: (k: number) => number, y: (q: numb
   if (!state.over) return;
   pen.strokeStyle = theme.hover;
   pen.lineWidth = 1.5;
-  if (state.over.q >= 0) pen.strokeRect(place.left, y(state.over.q) - 0.5, place.width, thick + 1);
-  if (state.over.k >= 0) pen.strokeRect(x(state.over.k) - 0.5, place.top, thick + 1, place.height);
+  if (state.over.q >= 0) pen.strokeRect(place.left, y(state.over.q) - 0.5, place.width, Math.max(tall, 2) + 1);
+  if (state.over.k >= 0) pen.strokeRect(x(state.over.k) - 0.5, place.top, Math.max(wide, 2) + 1, place.height);
 }
 
-function labels(pen: Pen, state: HeatState, x: (k: number) => number, y: (q: number) => number, cell: number, place: Box, theme: Theme) {
+function labels(pen: Pen, state: HeatState, x: (k: number) => number, y: (q: number) => number, wide: number, tall: number, place: Box, theme: Theme) {
   const { table, over, pinned, axes } = state;
-  const size = Math.min(13, Math.max(9, cell * 0.8));
+  const size = Math.min(13, Math.max(9, Math.min(wide, tall) * 0.8));
   // Where tokens are narrower than letters, only every n-th has a label, and always those under the pointer.
-  const every = Math.max(1, Math.ceil(11 / cell));
+  const every = (cell: number) => Math.max(1, Math.ceil(11 / cell));
   const style = (on: boolean, fixed: boolean) => {
     pen.fillStyle = on ? theme.hover : fixed ? theme.accent : theme.muted;
     pen.font = `${on || fixed ? 600 : 400} ${size}px ${theme.font}`;
   };
-  const near = (i: number, to: number | null | undefined) => to !== null && to !== undefined && to >= 0 && i !== to && Math.abs(i - to) * cell < 11;
+  const near = (i: number, to: number | null | undefined, cell: number) => to !== null && to !== undefined && to >= 0 && i !== to && Math.abs(i - to) * cell < 11;
   pen.textBaseline = "middle";
   pen.textAlign = "right";
   const visible = (i: number, start: number, span: number) => i + 0.5 >= start && i + 0.5 <= start + span;
   table.queries.forEach((label, q) => {
     const [on, fixed] = [over?.q === q, pinned === q];
-    if (!visible(q, state.view.q, place.height / cell) || (!on && !fixed && (q % every !== 0 || near(q, over?.q) || near(q, pinned)))) return;
+    if (!visible(q, state.view.q, place.height / tall) || (!on && !fixed && (q % every(tall) !== 0 || near(q, over?.q, tall) || near(q, pinned, tall)))) return;
     style(on, fixed);
     pen.fillText(fitted(pen, label, place.left - 26), place.left - 6, y(q + 0.5));
   });
   pen.textAlign = "left";
   table.keys.forEach((label, k) => {
     const on = over?.k === k;
-    if (!visible(k, state.view.k, place.width / cell) || (!on && (k % every !== 0 || near(k, over?.k)))) return;
+    if (!visible(k, state.view.k, place.width / wide) || (!on && (k % every(wide) !== 0 || near(k, over?.k, wide)))) return;
     style(on, false);
     pen.save();
     pen.translate(x(k + 0.5), place.top - 6);

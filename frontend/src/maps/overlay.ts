@@ -224,7 +224,7 @@ function chips(pen: Pen, state: OverlayState, p: Places, names: string[], theme:
     pen.font = `11px ${theme.font}`;
     pen.textAlign = "center";
     pen.textBaseline = "middle";
-    const text = i < about.prefix && chip.width > 90 ? `${names[i]} ${percent(weight)}` : names[i];
+    const text = i < about.prefix && chip.width > 90 ? `${names[i]}: ${percent(weight)}` : names[i];
     pen.fillText(fitted(pen, text, chip.width - 6), chip.x + chip.width / 2, chip.y + chip.height / 2 + 0.5);
   });
 }

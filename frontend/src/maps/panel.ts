@@ -5,13 +5,14 @@ import { Picture, type Size } from "../core/canvas";
 import { useTheme } from "../core/theme";
 import { type Cell, cellAt, drawHeat, heatHeight, inside, painter, whole } from "./heat";
 import { percent } from "./layer";
-import type { Shading } from "./scale";
+import type { Pooling, Shading } from "./scale";
 import type { Table } from "./table";
 
 export interface MapPanelProps {
   table: Table;
   signed: boolean;
   top: number;
+  pooling: Pooling;
   over: Cell | null;
   /** Whether the pointer is on this map, not on another one. */
   pointed: boolean;
@@ -19,10 +20,10 @@ export interface MapPanelProps {
   onOver: (cell: Cell | null) => void;
 }
 
-export function MapPanel({ table, signed, top, over, pointed, label, onOver }: MapPanelProps): VNode {
+export function MapPanel({ table, signed, top, pooling, over, pointed, label, onOver }: MapPanelProps): VNode {
   const theme = useTheme();
   const shading: Shading = { scale: "uniform", top, signed };
-  const paint = useMemo(() => painter(table, shading, "max", theme), [table, signed, top, theme]);
+  const paint = useMemo(() => painter(table, shading, pooling, theme), [table, signed, top, pooling, theme]);
   const view = inside(whole, table);
   const draw = drawHeat({ table, paint, shading, view, over, pinned: null, axes: ["queries", "keys"] });
   return html`<${Picture}

@@ -10,6 +10,8 @@ export type Scale = "uniform" | "map" | "root" | "row";
 /** How the weights of one pixel are pooled: their largest, or their mean (which shows the mass). */
 export type Pooling = "max" | "mass";
 
+export const POOLINGS: [Pooling, string][] = [["max", "largest weight"], ["mass", "mass"]];
+
 export interface Shading {
   scale: Scale;
   /** The largest n of all maps: weight 1 over n keys is the end of the scale. */

@@ -4,6 +4,7 @@ import { html, useEffect, useMemo, useState, type VNode } from "../core/html";
 import type { Cell } from "./heat";
 import { type Choice, type Layer, percent } from "./layer";
 import { MapPanel } from "./panel";
+import type { Pooling } from "./scale";
 import type { Table } from "./table";
 
 /** The spelling in an address: the indices of layer and head. */
@@ -55,12 +56,13 @@ export interface TwoHeadsProps {
   second: Table;
   names: [string, string];
   top: number;
+  pooling: Pooling;
   signed: boolean;
   onSay: (text: string) => void;
 }
 
 /** Two maps and their difference; the cell under the pointer is marked in all three. */
-export function TwoHeads({ first, second, names, top, signed, onSay }: TwoHeadsProps): VNode {
+export function TwoHeads({ first, second, names, top, pooling, signed, onSay }: TwoHeadsProps): VNode {
   const [over, setOver] = useState<{ side: number; cell: Cell } | null>(null);
   const tables = useMemo(() => {
     const weights = difference(second.weights, first.weights);
@@ -70,7 +72,7 @@ export function TwoHeads({ first, second, names, top, signed, onSay }: TwoHeadsP
   useEffect(() => setOver(null), [first, second]);
   useEffect(() => onSay(say(tables, names, over?.cell ?? null)), [tables, over]);
   return html`<div class="rg-three">
-    ${tables.map((table, side) => html`<figure><figcaption>${titles[side]}</figcaption><${MapPanel} table=${table} signed=${signed || side === 2} top=${top} over=${over?.cell ?? null} pointed=${over?.side === side} label=${titles[side]} onOver=${(cell: Cell | null) => setOver(cell && { side, cell })} /></figure>`)}
+    ${tables.map((table, side) => html`<figure><figcaption>${titles[side]}</figcaption><${MapPanel} table=${table} signed=${signed || side === 2} top=${top} pooling=${pooling} over=${over?.cell ?? null} pointed=${over?.side === side} label=${titles[side]} onOver=${(cell: Cell | null) => setOver(cell && { side, cell })} /></figure>`)}
   </div>` as VNode;
 }
 

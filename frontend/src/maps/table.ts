@@ -24,11 +24,18 @@ export function isSpecial(token: string): boolean {
   return /^(\[[A-Za-z]\w*\]|<[^<>\s]+>)$/.test(token.trim());
 }
 
-/** The displayed form of a token: spaces and subword marks are made visible or removed. */
+/** Characters that no font draws, or that turn others around. Joiners belong to emoji and to some scripts, so they count only alone. */
+const UNSEEN = /[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]|^[\u200c\u200d\ufe00-\ufe0f]+$/g;
+const CONTROLS: Record<string, string> = { "\n": "⏎", "\t": "⇥", "\x7f": "␡" };
+
+/** The displayed form of a token: spaces, control characters and subword marks are made visible or removed. */
 export function visible(token: string): string {
+  if (token === "") return "∅";
   const text = token.replace(/^[Ġ▁]/, "").replace(/^Ċ$/, "\n");
-  if (text === "" || text === " ") return "␣";
-  return text.replace(/\n/g, "⏎").replace(/\t/g, "⇥");
+  if (/^ *$/.test(text)) return "␣".repeat(text.length || 1);
+  return text
+    .replace(/[\x00-\x1f\x7f]/g, (one) => CONTROLS[one] ?? String.fromCharCode(0x2400 + one.charCodeAt(0)))
+    .replace(UNSEEN, (some) => [...some].map((one) => `<U+${one.codePointAt(0)!.toString(16).toUpperCase().padStart(4, "0")}>`).join(""));
 }
 
 export function wholeMatrix(layer: Layer, which: Which, index: number, rollout: Rollout | null): Float32Array {

@@ -11,7 +11,7 @@ import { Atlas, type AtlasRow, makeStrip, type Strip, thumbnailSide } from "../m
 import type { Cell } from "../maps/heat";
 import { percent, residualText, shortNames } from "../maps/layer";
 import { MapPanel } from "../maps/panel";
-import { colorsOf, shade } from "../maps/scale";
+import { colorsOf, type Pooling, POOLINGS, shade } from "../maps/scale";
 import { makeTable, type Table } from "../maps/table";
 import type { ViewProps } from "./index";
 
@@ -56,6 +56,7 @@ export function CompareView({ payload, host }: ViewProps): VNode {
   const kept = recalled(host, "compare");
   const [layer, setLayer] = useState(() => clamp(kept.layer ? Number(kept.layer) : meta.opening.layer, meta.layers.length));
   const [head, setHead] = useState(() => (kept.head ? Number(kept.head) : meta.opening.head));
+  const [pooling, setPooling] = useState<Pooling>("max");
   const [over, setOver] = useState<{ side: number; cell: Cell } | null>(null);
   const about = meta.layers[layer];
   const chosen = clamp(head, about.heads.length);
@@ -75,6 +76,7 @@ export function CompareView({ payload, host }: ViewProps): VNode {
     { keys: ["PageUp", "PageDown"], shown: "PgUp PgDn", means: "another layer", run: (key) => choose(layer + (key === "PageDown" ? 1 : -1), chosen) },
     { keys: ["Escape"], shown: "Esc", means: "clear the selection", run: () => setOver(null) },
   ];
+  const most = Math.max(...tables.map((table) => Math.max(table.queries.length, table.keys.length)));
   const titles = [meta.names[0], meta.names[1], `${meta.names[1]} − ${meta.names[0]}`];
   const opened = layer === meta.opening.layer && chosen === meta.opening.head && !over;
   const names = shortNames(meta.layers.map((one) => one.name));
@@ -82,6 +84,7 @@ export function CompareView({ payload, host }: ViewProps): VNode {
   const controls = html`
     <${Select} label="layer" value=${String(layer)} options=${meta.layers.map((one, i) => [String(i), one.name === one.other_name ? one.name : `${one.name} | ${one.other_name}`])} onChange=${(value: string) => choose(Number(value), chosen)} />
     <${Select} label="head" value=${String(chosen)} options=${about.heads.map((number, i) => [String(i), `head ${number} · ${percent(about.change[i])} moved`])} onChange=${(value: string) => setHead(Number(value))} />
+    ${most > THUMBNAIL ? html`<${Select} label="pixels show" value=${pooling} options=${POOLINGS} onChange=${setPooling} />` : null}
   `;
   return html`<${Frame}
     name="compare"
@@ -90,30 +93,31 @@ export function CompareView({ payload, host }: ViewProps): VNode {
     host=${host}
     keys=${keys}
     controls=${controls}
+    hint="Point at a cell to read its weight on both sides; a click on a small map selects its head."
     footer=${html`${about.sides.map((side, i) => html`<span class=${side.agrees ? "" : "rg-warn"}><b>${meta.names[i]}</b> ${residualText(side)}</span>`)}${meta.notes.map((note) => html`<span>${note}</span>`)}`}
   >
     <div>
-      ${rows.length > 1 || about.heads.length > 1 ? html`<${Differences} payload=${payload} rows=${rows} top=${top} picked=${{ layer, head: chosen }} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? 0)} />` : null}
+      ${rows.length > 1 || about.heads.length > 1 ? html`<${Differences} payload=${payload} rows=${rows} top=${top} pooling=${pooling} picked=${{ layer, head: chosen }} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? 0)} />` : null}
       <div class="rg-three">
-        ${tables.map((table, side) => html`<figure><figcaption>${titles[side]}</figcaption><${MapPanel} table=${table} signed=${side === 2} top=${top} over=${cellOn(about, over, side)} pointed=${over?.side === side} label=${titles[side]} onOver=${(cell: Cell | null) => setOver(cell && { side, cell })} /></figure>`)}
+        ${tables.map((table, side) => html`<figure><figcaption>${titles[side]}</figcaption><${MapPanel} table=${table} signed=${side === 2} top=${top} pooling=${pooling} over=${cellOn(about, over, side)} pointed=${over?.side === side} label=${titles[side]} onOver=${(cell: Cell | null) => setOver(cell && { side, cell })} /></figure>`)}
       </div>
     </div>
   <//>` as VNode;
 }
 
-function Differences({ payload, rows, top, picked, onPick }: { payload: Payload<Meta>; rows: AtlasRow[]; top: number; picked: { layer: number; head: number }; onPick: (at: { layer: number; head: number | null }) => void }) {
+function Differences({ payload, rows, top, pooling, picked, onPick }: { payload: Payload<Meta>; rows: AtlasRow[]; top: number; pooling: Pooling; picked: { layer: number; head: number }; onPick: (at: { layer: number; head: number | null }) => void }) {
   const theme = useTheme();
   const strips = useMemo(() => new Map<string, Strip>(), [payload, theme]);
   const strip = (index: number, high: number, broad: number): Strip => {
     const room: [number, number] = [thumbnailSide(THUMBNAIL, high), thumbnailSide(THUMBNAIL, broad)];
-    const key = `${index} ${room}`;
+    const key = `${index} ${room} ${pooling}`;
     let made = strips.get(key);
     if (!made) {
       const about = payload.meta.layers[index];
       const [tall, wide] = [about.rows.length, about.columns.length];
       const color = colorsOf(theme, true);
       const seen = new Float32Array(tall).fill(about.sides[0].keys);
-      const parts = about.heads.map((_, head) => shade(weightsOf(payload, index, head, 2), wide, seen, { scale: "uniform", top, signed: true }, "max", { row: 0, column: 0, rows: tall, columns: wide }, ...room));
+      const parts = about.heads.map((_, head) => shade(weightsOf(payload, index, head, 2), wide, seen, { scale: "uniform", top, signed: true }, pooling, { row: 0, column: 0, rows: tall, columns: wide }, ...room));
       made = makeStrip(about.heads.length, parts[0].rows, parts[0].columns, (head, row, column) => color(parts[head].data[row * parts[head].columns + column] ?? 0));
       strips.set(key, made);
     }

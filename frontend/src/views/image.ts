@@ -152,6 +152,7 @@ export function ImageView({ payload, host }: ViewProps): VNode {
     host=${host}
     keys=${keys}
     controls=${controls}
+    hint="Point at a patch to see where it looks, or at a small map to see it large; a click keeps it."
     footer=${html`<${Residuals} layers=${meta.layers} current=${shown.layer} notes=${meta.notes} />`}
   >
     ${style === "outlines" ? html`<${Legend} names=${layers[locked.layer].about.heads.map(String)} off=${off} onChange=${setOff} />` : null}

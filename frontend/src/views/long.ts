@@ -51,6 +51,7 @@ export function LongView({ payload, host }: ViewProps): VNode {
   const [over, setOver] = useState<Place | null>(null);
   const [text, setText] = useState("");
   const [reached, setReached] = useState(-1);
+  useEffect(() => setOver(null), [view]); // another cell is under the pointer now
   const [row, setRow] = useState(-1);
 
   const safe = { layer: clamp(at.layer, layers.length), head: 0 };
@@ -109,6 +110,7 @@ export function LongView({ payload, host }: ViewProps): VNode {
     host=${host}
     keys=${keys}
     controls=${controls}
+    hint="Point at a cell to read it; a click zooms in. A click on a small map selects its head."
     footer=${html`<${Residuals} layers=${layers} current=${shown.layer} notes=${meta.notes} />`}
   >
     <div class="rg-beside">

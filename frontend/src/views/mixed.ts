@@ -92,6 +92,7 @@ export function MixedView({ payload, host }: ViewProps): VNode {
     host=${host}
     keys=${keys}
     controls=${controls}
+    hint="Point at a patch or a word to see where it looks; a click keeps it."
     footer=${html`<${Residuals} layers=${meta.layers} current=${picked.layer} notes=${meta.notes} />`}
   >
     <div class="rg-beside rg-image">

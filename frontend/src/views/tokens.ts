@@ -18,7 +18,7 @@ import { Residuals } from "../maps/residuals";
 import { Rollout } from "../maps/rollout";
 import { headName, secondOf, secondOptions, spelled, TwoHeads } from "../maps/second";
 import { massOf, type Span, spanOf, spanText } from "../maps/span";
-import { colorsOf, type Pooling, type Scale, shade, type Shading } from "../maps/scale";
+import { colorsOf, type Pooling, POOLINGS, type Scale, shade, type Shading } from "../maps/scale";
 import { isSpecial, makeTable, type Table, top, visible, wholeMatrix } from "../maps/table";
 import type { ViewProps } from "./index";
 
@@ -122,6 +122,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     setPinned(null);
     setSpan(null);
   }, [payload, hide, layer.queries, read.keys, later]);
+  useEffect(() => setOver(null), [view]); // another cell is under the pointer now
   useEffect(() => setOff(new Set()), [payload, locked.layer]);
   useEffect(() => host.select?.({ layer: layer.about.name, head: headNumber(layer, shown.which), query: pinned === null ? null : (table.queryAt[pinned] ?? null) }), [locked.layer, locked.which, pinned]);
 
@@ -173,7 +174,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     ${single ? null : html`<${Select} label="head" value=${String(locked.which)} options=${headOptions(layers[locked.layer], meta.rollout)} onChange=${(value: string) => choose(locked.layer, asWhich(value))} />`}
     ${mode === "heat" && !single ? html`<${Select} label="compare with" value=${other ? spelled(other) : ""} options=${secondOptions(layers, locked)} onChange=${(value: string) => setBeside(value || null)} />` : null}
     ${mode === "heat" && !other ? html`<${Select} label="colors" value=${scale} options=${SCALES} onChange=${setScale} />` : null}
-    ${mode === "heat" && isPooled(table) ? html`<${Select} label="pixels show" value=${pooling} options=${[["max", "largest weight"], ["mass", "mass"]]} onChange=${setPooling} />` : null}
+    ${mode === "heat" && (isPooled(table) || (!single && Math.max(table.queries.length, table.keys.length) > THUMBNAIL)) ? html`<${Select} label="pixels show" value=${pooling} options=${POOLINGS} onChange=${setPooling} />` : null}
     ${mode === "arcs" && layers[locked.layer].heads > 1 ? html`<${Toggle} label="all heads of the layer" checked=${all} onChange=${setAll} />` : null}
     ${single ? null : html`<${Select} label="thumbnails" value=${order} options=${ORDERS} onChange=${setOrder} /><${Toggle} label="hide uniform heads" checked=${structured} onChange=${setStructured} />`}
     ${!single && patterns.length > 2 ? html`<${Select} label="pattern" value=${pattern} options=${patterns} onChange=${setPattern} />` : null}
@@ -189,12 +190,13 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     host=${host}
     keys=${keys}
     controls=${controls}
+    hint=${`Point at a cell or a token to read its weights${single ? "; a click keeps the token." : ", or at a small map to see it large; a click keeps it."}`}
     footer=${html`<${Residuals} layers=${meta.layers} current=${shown.layer} notes=${meta.notes} />`}
   >
     ${all && mode === "arcs" && layers[locked.layer].heads > 1 ? html`<${Legend} names=${layers[locked.layer].about.heads.map(String)} off=${off} onChange=${setOff} />` : null}
     <div class=${single || other ? "" : "rg-beside"}>
       ${single ? null : html`<${TokenAtlas} payload=${payload} layers=${layers} rows=${rows} hide=${hide} shading=${shading} pooling=${pooling} labels=${labels} picked=${locked} second=${other && typeof other.which === "number" ? { layer: other.layer, head: other.which } : null} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }, to: boolean) => (to && at.head !== null ? setBeside(spelled({ layer: at.layer, which: at.head })) : choose(at.layer, at.head ?? "mean"))} />`}
-      ${other && second ? html`<${TwoHeads} first=${table} second=${second} names=${[headName(layers, shown), headName(layers, other)]} top=${shading.top} signed=${shading.signed} onSay=${setCompared} />` : html`<${Main} mode=${mode} table=${table} heads=${heads} shading=${shading} pooling=${pooling} noun=${thing(layer.about)} view=${view} over=${over} pinned=${pinned} axes=${axes} span=${span} onOver=${setOver} onPin=${setPinned} onView=${setView} onSpan=${setSpan} zoom=${zoom} />`}
+      ${other && second ? html`<${TwoHeads} first=${table} second=${second} names=${[headName(layers, shown), headName(layers, other)]} top=${shading.top} pooling=${pooling} signed=${shading.signed} onSay=${setCompared} />` : html`<${Main} mode=${mode} table=${table} heads=${heads} shading=${shading} pooling=${pooling} noun=${thing(layer.about)} view=${view} over=${over} pinned=${pinned} axes=${axes} span=${span} onOver=${setOver} onPin=${setPinned} onView=${setView} onSpan=${setSpan} zoom=${zoom} />`}
     </div>
   <//>` as VNode;
 }
@@ -241,8 +243,10 @@ function Main({ mode, table, heads, shading, pooling, noun, view, over, pinned, 
       if (start && end) onSpan(spanOf(start, end));
       return;
     }
-    const cell = mode === "heat" ? box(table, size).cell * view.zoom : ((size.height - 34) / Math.max(1, table.queries.length)) * view.zoom;
-    onView(inside({ ...view, q: view.q - dy / cell, k: view.k - (mode === "heat" ? dx : dy) / cell }, table));
+    const place = box(table, size);
+    const line = ((size.height - 34) / Math.max(1, table.queries.length)) * view.zoom;
+    const [down, across] = mode === "heat" ? [dy / (place.cellHeight * view.zoom), dx / (place.cellWidth * view.zoom)] : [dy / line, dy / line];
+    onView(inside({ ...view, q: view.q - down, k: view.k - across }, table));
   };
   const wheel = (x: number, y: number, event: WheelEvent, size: Size) => {
     if (!event.ctrlKey && !event.metaKey) return; // a pinch comes as ctrl and wheel; a plain wheel scrolls the page

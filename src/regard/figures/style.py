@@ -1,6 +1,7 @@
 """Shared parts of all figures: creation without pyplot, colors, labels and saving."""
 
 import math
+import re
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,12 @@ GRAY = "#777777"
 PALE = "#DDDDDD"
 SEQUENTIAL = "viridis"
 DIVERGING = "PuOr"
+
+# Characters that no font draws, or that turn others around. Joiners belong to emoji and to some scripts: they count only alone.
+_UNSEEN = re.compile(
+    "[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]|^[\u200c\u200d\ufe00-\ufe0f]+$"
+)
+_CONTROLS = {"\n": "⏎", "\t": "⇥", "\x7f": "␡"}
 
 
 def new_figure(rows: int, columns: int, *, width: float, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
@@ -86,9 +93,14 @@ def plain(value: Tensor) -> Tensor:
 
 
 def plain_label(text: str) -> str:
-    """A token as a label: not read as a formula, and without halves of characters, which no font has.
+    """A token as a label: not read as a formula, without halves of characters, which no font has, and with signs for spaces
+    and control characters, as in the views.
 
-    >>> plain_label("$5")
-    '\\\\$5'
+    >>> plain_label("$5"), plain_label("  "), plain_label("a\\n"), plain_label("\\u200b")
+    ('\\\\$5', '␣␣', 'a⏎', '<U+200B>')
     """
+    if not text.strip(" "):
+        return "␣" * len(text) or "∅"
+    text = re.sub(r"[\x00-\x1f\x7f]", lambda one: _CONTROLS.get(one[0], chr(0x2400 + ord(one[0]))), text)
+    text = _UNSEEN.sub(lambda some: "".join(f"<U+{ord(one):04X}>" for one in some[0]), text)
     return whole_characters(text).replace("$", r"\$")
