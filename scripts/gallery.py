@@ -29,7 +29,6 @@ from typing import Any
 import torch
 from matplotlib import style
 from PIL import Image, ImageChops
-from torch import Tensor, nn
 
 import regard
 from regard.training import HeadTrajectory
