@@ -72,6 +72,26 @@ def test_a_generation_equals_one_pass_over_the_final_text(text_model, kind):
         torch.testing.assert_close(maps.generation().stack(), whole.stack())
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "beams", "long", "long, beams"])
+def test_what_values_contribute_is_known_of_the_whole_text(text_model, kind):
+    window, options = KINDS.get(kind, (None, {}))
+    model = text_model(window)
+    kept = {"overview": 4, "rows": [-1], "heads": [2, 0]} if "long" in kind else {}
+    beams = {"num_beams": 3, "num_return_sequences": 2, "output_scores": True} if "beams" in kind else {}
+    prompt = torch.tensor([[7, 8, 9, 7, 8, 9, 7, 8]])
+    with torch.no_grad(), regard.capture(model, values=True, **kept) as maps:
+        output = model.generate(prompt, attention_mask=torch.ones_like(prompt), **{**LENGTH, **options, **beams})
+    with torch.no_grad(), regard.capture(model, values=True) as expected:
+        model(input_ids=output.sequences[:, :-1], use_cache=False)
+    for name, found in maps.generation(output).items():
+        rows, heads = ([*range(7, 13)], [2, 0]) if kept else ([*range(13)], [*range(4)])
+        for one, other in (
+            (found.contributions(), expected[name].contributions()),
+            (found.head_contributions(), expected[name].head_contributions()),
+        ):
+            torch.testing.assert_close(one, other[:, heads][:, :, rows], atol=1e-5, rtol=1e-4)
+
+
 def test_a_padded_prompt_is_joined_without_a_cache(transformers):
     torch.manual_seed(0)
     config = transformers.LlamaConfig(**SMALL, eos_token_id=None, attn_implementation="eager")

@@ -265,7 +265,7 @@ class Maps(Mapping[str, Map]):
         Positions are those that the cache states at each call, so that dynamic, static, sliding-window and quantized
         caches, prompt lookup and prefill in chunks all fit. The last token of the answer is in no map, because the model
         never read it. An encoder's maps stay as they are. Overviews are joined, too, with the rows of all calls that
-        were kept in full, and the queries and keys of ``keep_keys=True``.
+        were kept in full, the queries and keys of ``keep_keys=True``, and the norms of ``values=True``.
 
         Args:
             output: what ``generate`` returned. Needed if tokens may have been rejected (prompt lookup), and for beam

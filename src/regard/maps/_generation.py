@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.maps._contributions import ValueNorms
 from regard.maps._joined_overviews import JoinedScores, joined, joined_rows, parts_of
 from regard.maps._overview import Overview
 from regard.maps._positions import Positions
@@ -50,7 +51,9 @@ def join_calls(name: str, calls: list[AttentionRecord], output: Any = None) -> A
         whole[:, :, place.first : stop, place.first_key : kept] = rows[
             :, :, : stop - place.first, : kept - place.first_key
         ]
-    return _whole(calls, (batch, whole.shape[1], end, keys), whole, last.cross)
+    record = _whole(calls, (batch, whole.shape[1], end, keys), whole, last.cross)
+    record.norms = _joined_norms(calls, positions, ancestry, record)
+    return record
 
 
 def _whole(
@@ -82,7 +85,33 @@ def _of_overviews(
     record.rows, record.overview = rows, overview
     if all(part.scores is not None for part in parts):
         record.joined_scores = JoinedScores(parts, keys)
+    record.norms = _joined_norms(calls, positions, ancestry, record)
     return record
+
+
+def _joined_norms(
+    calls: list[AttentionRecord], positions: list[Positions], ancestry: Tensor | None, record: AttentionRecord
+) -> ValueNorms | None:
+    """The norms of ``values=True`` for the whole sequence: of each token, those of the last call that has it."""
+    if any(call.norms is None for call in calls):
+        return None
+    batch, _, end, keys = record.shape
+    like = calls[-1].norms.heads
+    by_key, by_query = (like.new_zeros(batch, like.shape[1], size) for size in (keys, end))
+    for call, place in zip(calls, positions, strict=True):
+        alive: Tensor | slice = slice(None)
+        row: Tensor | slice = slice(None)
+        if ancestry is not None:
+            row = _batch_rows(place, ancestry).to(like.device)
+            alive = row >= 0
+            row = row[alive]
+        kept = min(place.first_key + place.keys, keys)
+        by_key[alive, :, place.first_key : kept] = call.norms.keys[row][..., : kept - place.first_key]
+        numbers = place.first + torch.tensor(range(place.queries) if call.rows is None else call.rows).long()
+        own = by_query[alive]
+        own[..., numbers[numbers < end]] = call.norms.heads[row][..., numbers < end]
+        by_query[alive] = own
+    return ValueNorms(by_key, by_query if record.rows is None else by_query[..., list(record.rows)])
 
 
 def _continued(name: str, calls: list[AttentionRecord]) -> list[Positions] | None:

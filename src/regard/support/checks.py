@@ -28,8 +28,7 @@ def describe(value: Any) -> str:
     """A short description of a value for an error message."""
     if isinstance(value, Tensor):
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
-    is_array = getattr(value, "ndim", 0) and hasattr(value, "dtype")  # of NumPy or the like
-    if is_array and not isinstance(value, type):
+    if getattr(value, "ndim", 0) and hasattr(value, "dtype") and not isinstance(value, type):  # an array of any library
         return f"a {type(value).__name__} of {value.dtype} and shape {tuple(value.shape)}"
     said = repr(value)
     said = " ".join(said.split()) if "\n" in said else said
