@@ -1,6 +1,7 @@
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, test } from "vitest";
 import { categorical, css, diverging, divergingNight, luminance, night, paper, plasma, table } from "../src/core/color";
 import { SvgPen } from "../src/core/pen";
+import { lines } from "../src/core/save";
 import { themes } from "../src/core/theme";
 
 const rgb = (hex: string): [number, number, number] => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)) as [number, number, number];
@@ -96,4 +97,16 @@ describe("the pen that writes SVG", () => {
     expect(second.getAttribute("transform")).toBeNull();
     expect(second.parentElement!.tagName).toBe("svg");
   });
+});
+
+test("what a saved picture says is broken into lines that fit, and no word is lost", () => {
+  const pen = { measureText: (text: string) => ({ width: 6 * text.length }) };
+  const said = "layer 0 · head 0 · the head furthest from uniform attention (5.0 bits)";
+  for (const width of [1, 90, 200, 5000]) {
+    const found = lines(pen, said, width);
+    expect(found.join(" ")).toBe(said);
+    for (const line of found) expect(6 * line.length <= width || !line.includes(" ")).toBe(true);
+  }
+  expect(lines(pen, said, 5000)).toHaveLength(1);
+  expect(lines(pen, "", 100)).toEqual([]);
 });

@@ -1,7 +1,9 @@
 """Labels of tokens in figures: as in the views, what cannot be seen has a sign."""
 
 import pytest
+import torch
 
+from regard.figures import weight_map
 from regard.figures.style import plain_label
 
 UNSEEN = (
@@ -31,6 +33,19 @@ def test_tokens_that_cannot_be_seen_have_signs_and_no_two_look_alike():
 @pytest.mark.parametrize("token", ["word", "שלום", "👩‍👩‍👧‍👦", "می‌خواهم", "<b>", "e\u0301", "  x"])
 def test_others_stay_as_they_are(token):
     assert plain_label(token) == token
+
+
+def test_a_long_token_leaves_room_for_the_map():
+    names = ["a" * 500, "b", "c"]
+    figure = weight_map(torch.eye(3), torch.full((3,), 3), queries=names, keys=names)  # a warning is an error here
+    figure.draw_without_rendering()
+    panel = figure.axes[0]
+    assert panel.get_window_extent().width > 0.3 * figure.bbox.width
+    for label in (*panel.get_xticklabels(), *panel.get_yticklabels()):
+        box = label.get_window_extent()
+        assert min(box.x0, box.y0) >= 0
+        assert box.x1 <= figure.bbox.width
+        assert box.y1 <= figure.bbox.height
 
 
 def test_letters_are_not_turned_around():

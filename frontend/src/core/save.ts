@@ -32,25 +32,38 @@ export function arrange(pictures: Iterable<Shown>): Plan {
   };
 }
 
-function heading(pen: Pen, title: string, subtitle: string, theme: Theme): number {
+/** A text in lines that fit, broken between words. */
+export function lines(pen: Pick<Pen, "measureText">, text: string, width: number): string[] {
+  const found: string[] = [];
+  for (const word of text.split(" ").filter(Boolean)) {
+    const longer = found.length ? `${found[found.length - 1]} ${word}` : word;
+    if (found.length && pen.measureText(longer).width <= width) found[found.length - 1] = longer;
+    else found.push(word);
+  }
+  return found;
+}
+
+const LINE = 17;
+
+/** Write the title and the line about what is shown, which may need several; returns where the pictures begin. */
+function heading(pen: Pen, title: string, subtitle: string, theme: Theme, width: number): number {
   pen.fillStyle = theme.ink;
   pen.textAlign = "left";
   pen.textBaseline = "alphabetic";
   pen.font = `600 18px ${theme.font}`;
   pen.fillText(title, MARGIN, MARGIN + 14);
-  if (!subtitle) return MARGIN + 30;
   pen.fillStyle = theme.muted;
   pen.font = `12px ${theme.font}`;
-  pen.fillText(subtitle, MARGIN, MARGIN + 34);
-  return MARGIN + 50;
+  const said = lines(pen, subtitle, width);
+  said.forEach((line, i) => pen.fillText(line, MARGIN, MARGIN + 34 + LINE * i));
+  return MARGIN + (said.length ? 33 + LINE * said.length : 30);
 }
 
 export function toSvg(pictures: Iterable<Shown>, title: string, subtitle: string, theme: Theme): Blob {
   const plan = arrange(pictures);
-  const top = MARGIN + (subtitle ? 50 : 30);
-  const [width, height] = [plan.width + 2 * MARGIN, plan.height + top + MARGIN];
   const head = new SvgPen("t");
-  heading(head, title, subtitle, theme);
+  const top = heading(head, title, subtitle, theme, plan.width);
+  const [width, height] = [plan.width + 2 * MARGIN, plan.height + top + MARGIN];
   const parts = plan.placed.map(({ draw, size, x, y }, i) => {
     const pen = new SvgPen(`p${i}-`);
     draw(pen, size, theme, true);
@@ -65,7 +78,7 @@ export function toSvg(pictures: Iterable<Shown>, title: string, subtitle: string
 
 export function toPng(pictures: Iterable<Shown>, title: string, subtitle: string, theme: Theme): Promise<Blob> {
   const plan = arrange(pictures);
-  const top = MARGIN + (subtitle ? 50 : 30);
+  const top = heading(new SvgPen("t"), title, subtitle, theme, plan.width);
   const [width, height] = [plan.width + 2 * MARGIN, plan.height + top + MARGIN];
   // Fine enough to print, and within the size that every browser allows.
   const ratio = Math.max(1, Math.min(3, 8000 / Math.max(width, height)));
@@ -76,7 +89,7 @@ export function toPng(pictures: Iterable<Shown>, title: string, subtitle: string
   pen.scale(ratio, ratio);
   pen.fillStyle = theme.background;
   pen.fillRect(0, 0, width, height);
-  heading(pen, title, subtitle, theme);
+  heading(pen, title, subtitle, theme, plan.width);
   for (const { draw, size, x, y } of plan.placed) {
     pen.save();
     pen.translate(x + MARGIN, y + top);

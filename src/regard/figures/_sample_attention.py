@@ -145,15 +145,11 @@ def alignment(
     top = float(weights.shape[1])
     painted = paint(panel, scale_position(plain(weights) * top, top))
     panel.set_aspect("equal")
-    panel.set_xticks(range(len(read)), labels=[plain_label(_visible(token)) for token in read], fontsize=7)
-    panel.set_yticks(range(len(written)), labels=[plain_label(_visible(token)) for token in written], fontsize=7)
+    panel.set_xticks(range(len(read)), labels=[plain_label(token) for token in read], fontsize=7)
+    panel.set_yticks(range(len(written)), labels=[plain_label(token) for token in written], fontsize=7)
     panel.xaxis.tick_top()
     panel.set_title("Attention of each written character to each one read", fontsize=9)
     panel.set_xlabel("read", fontsize=8)
     panel.set_ylabel("written", fontsize=8)
     add_color_bar(figure, panel, painted, top, False, "")
     return finish(figure, path)
-
-
-def _visible(token: str) -> str:
-    return "␣" if token == " " else token

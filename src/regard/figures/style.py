@@ -30,6 +30,7 @@ DIVERGING = "PuOr"
 _UNSEEN = re.compile(
     "[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]|^[\u200c\u200d\ufe00-\ufe0f]+$"
 )
+MOST_LETTERS = 32  # of a label; a longer token is cut
 _CONTROLS = {"\n": "⏎", "\t": "⇥", "\x7f": "␡"}
 
 
@@ -93,8 +94,8 @@ def plain(value: Tensor) -> Tensor:
 
 
 def plain_label(text: str) -> str:
-    """A token as a label: not read as a formula, without halves of characters, which no font has, and with signs for spaces
-    and control characters, as in the views.
+    """A token as a label: not read as a formula, without halves of characters, which no font has, no longer than a figure has
+    room for, and with signs for spaces and control characters, as in the views.
 
     >>> plain_label("$5"), plain_label("  "), plain_label("a\\n"), plain_label("\\u200b")
     ('\\\\$5', '␣␣', 'a⏎', '<U+200B>')
@@ -103,4 +104,5 @@ def plain_label(text: str) -> str:
         return "␣" * len(text) or "∅"
     text = re.sub(r"[\x00-\x1f\x7f]", lambda one: _CONTROLS.get(one[0], chr(0x2400 + ord(one[0]))), text)
     text = _UNSEEN.sub(lambda some: "".join(f"<U+{ord(one):04X}>" for one in some[0]), text)
-    return whole_characters(text).replace("$", r"\$")
+    text = whole_characters(text)
+    return (text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 1] + "…").replace("$", r"\$")
