@@ -9,6 +9,7 @@ import pytest
 
 import regard
 from regard.claims import SHEETS, TOPICS, Verification, all_claims, answers, details, misconceptions, picture, verify
+from regard.cli import main
 from regard.cli._verify import run
 
 FIELDS = ["id", "topic", "source", "verdict", "condition", "evidence", "mutant_rejected", "slow", "ran", "proved"]
@@ -184,7 +185,7 @@ def test_exit_status_says_whether_evidence_and_record_agree(monkeypatch, capsys)
     ],
 )
 def test_a_wrong_call_says_what_would_fit(arguments: list[str], message: str, capsys) -> None:
-    assert run(arguments) == 2
+    assert main(["verify", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -90,7 +90,7 @@ def test_the_folder_of_a_run_keeps_its_one_network(tmp_path, capsys):
 
 
 def test_a_network_of_ones_own_is_converted_but_not_saved(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("regard.cli._convert.load", lambda _: torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3)))
+    monkeypatch.setattr("regard.cli._convert.load", lambda *_: torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3)))
     assert run([str(tmp_path)]) == 0
     assert "1 of 1 layers became attention" in capsys.readouterr().out
     assert run([str(tmp_path), "--output", str(tmp_path / "out")]) == 2

@@ -2,6 +2,7 @@
 
 import pytest
 
+from regard.cli import main
 from regard.cli._data import run
 from regard.data import DataMissingError
 
@@ -49,7 +50,7 @@ def test_fetch_fails_plainly(folder, capsys, monkeypatch):
 
 
 def test_an_unknown_name_is_refused(capsys):
-    assert run(["fetch", "imagenet"]) == 2
+    assert main(["data", "fetch", "imagenet"]) == 2
     assert "unknown data set imagenet; choose from cifar10" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run([])

@@ -104,7 +104,7 @@ def test_a_taken_port_is_named_or_passed_over():
 
 
 def test_wrong_words_are_refused(capsys, tmp_path):
-    assert main(["studio", str(tmp_path / "absent")]) == 1
+    assert main(["studio", str(tmp_path / "absent")]) == 2
     assert "is not a folder; pass a folder that contains runs" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["studio", str(tmp_path), "--port", "99999"])
