@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard import attention, gaussian_attention, softargmax
@@ -221,3 +222,21 @@ def test_a_mask_of_items_and_keys_is_refused_with_advice():
     query, key = torch.randn(3, 2, 4, 8), torch.randn(3, 2, 5, 8)
     with pytest.raises(ValueError, match=r"scores of shape \(4, 5\).* two axes are .*pass keep\[:, None, None, :\]"):
         attention(query, key, key, keep=torch.ones(3, 5, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("sharpness", [1e-5, 2.0])
+def test_no_intermediate_of_narrow_heads_is_much_larger_than_their_values(sharpness):
+    """The backward pass formed one matrix of an axis for each row of a tile, before it added them up."""
+    value, center, sharpness = torch.randn(1, 1, 160 * 160, 1), torch.randn(1, 2), torch.full((1,), sharpness)
+    inputs, sizes = [x.requires_grad_() for x in (value, center, sharpness)], []
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            sizes.append(out.untyped_storage().nbytes() if isinstance(out, torch.Tensor) else 0)
+            return out
+
+    out = gaussian_attention(*inputs, (160, 160))
+    with Sizes():
+        torch.autograd.grad(out, inputs, torch.ones_like(out))
+    assert 0 < max(sizes) <= 2 * value.nbytes

@@ -352,6 +352,8 @@ def _later_axes_backward(
                 gx[:, start:stop] += torch.bmm(matrix.mT.expand(left, -1, -1), part)
             total = sums[a]
             if total is not None:
-                total[k, : last - first] += torch.bmm(part, entered[a - 1][:, start:stop].mT).sum(0)
+                # One product over all rows and channels: one for each row, added up, would need rows · outputs · inputs numbers.
+                read = entered[a - 1][:, start:stop]
+                total[k, : last - first].addmm_(part.movedim(1, 0).flatten(1), read.movedim(1, 0).flatten(1).mT)
         grad = gx
     return grad.reshape(rows, -1)
