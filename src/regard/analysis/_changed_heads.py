@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from regard.maps import AttentionRecord, RecordListener, intercept
+from regard.maps import AttentionRecord, Joint, RecordListener, intercept
 from regard.support.checks import check_module, describe
 
 # From one attention and its output to another output (batch, heads, queries, width), or None to leave it.
@@ -18,11 +18,15 @@ class ChangedHeads(RecordListener):
 
     Attributes:
         seen: the number of heads of each attention, by name.
+        broken: what was changed in another way than asked for.
     """
 
-    def __init__(self, change: Change, retract: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, change: Change, retract: Callable[[str], None] | None = None, *, by_position: bool = False
+    ) -> None:
         super().__init__()
-        self.change = change
+        self.change, self.by_position = change, by_position
+        self.broken: list[str] = []
         self._retract = retract
         self.seen: dict[str, int] = {}
         self._changed: set[str] = set()
@@ -40,6 +44,14 @@ class ChangedHeads(RecordListener):
             self._changed.add(record.name)
         return new
 
+    def joined(self, names: Sequence[str], joint: Joint) -> bool:
+        first, every = names[0] in self._changed, self._changed.issuperset(names)
+        if first and not every and joint.axis != "heads":
+            self.broken.append(f"{names[0]!r} is computed in parts: name all of them ({', '.join(names)})")
+        elif first and self.by_position:
+            self.broken.append(f"{names[0]!r} is computed in parts or in another order of tokens than its map")
+        return False
+
     def regrouped(self, name: str, known: bool) -> None:
         if name in self._changed:
             raise ValueError(
@@ -49,14 +61,19 @@ class ChangedHeads(RecordListener):
 
 
 @contextmanager
-def changing(model: nn.Module, change: Change, retract: Callable[[str], None] | None = None) -> Iterator[ChangedHeads]:
+def changing(
+    model: nn.Module, change: Change, retract: Callable[[str], None] | None = None, *, by_position: bool = False
+) -> Iterator[ChangedHeads]:
     """Inside the block ``change`` replaces the output of each attention. The model itself is not changed. The fast path of
     ``nn.TransformerEncoder`` is off, because heads cannot be changed in it. ``retract`` is called with the name of an
-    attention that turns out to be a part of another operation."""
+    attention that turns out to be a part of another operation; ``by_position`` says that the change depends on where the
+    tokens lie. At the end of the block an error says what could not be changed as asked."""
     check_module("model", model)
-    changed = ChangedHeads(change, retract)
+    changed = ChangedHeads(change, retract, by_position=by_position)
     with intercept(model, changed, keeps_path=False):
         yield changed
+    if changed.broken:
+        raise ValueError(f"heads were not changed as asked: {'; '.join(dict.fromkeys(changed.broken))}")
 
 
 def heads_in(model: nn.Module, run: Callable[[], object]) -> dict[str, int]:

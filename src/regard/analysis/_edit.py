@@ -27,6 +27,7 @@ from regard.analysis._edited_weights import (
 )
 from regard.maps import (
     AttentionRecord,
+    Joint,
     Map,
     Maps,
     RecordListener,
@@ -34,6 +35,7 @@ from regard.maps import (
     check_patterns,
     intercept,
     matches,
+    may_match,
     shared_heads,
 )
 from regard.support.checks import check_flag, describe
@@ -93,6 +95,23 @@ class Edit:
         asked = numbers_of(self.queries, int(at.query.max()) + 1 if at.query.numel() else 0)
         read = numbers_of(self.keys, int(at.key.max()) + 1 if at.key.numel() else 0)
         return Edges(heads, indices(at.query, asked), indices(at.key, read), at), (asked, read)
+
+    def why_not_joined(self, names: Sequence[str], joint: Joint) -> str | None:
+        """Why this edit of attention that is computed in parts is not the one of the whole map, if so."""
+        if not self.wants(names[0]):  # the name of the map; other parts were chosen by their own names
+            return None
+        if not all(map(self.wants, names)):
+            one_head = joint.axis == "heads" and self.heads == 0  # head 0 of the first part is that of the map
+            return None if one_head else f"it is computed in parts: name all of them in where ({', '.join(names)})"
+        table = isinstance(self.weights, Tensor | Map | Maps)
+        numbered = {
+            "batch": table,
+            "heads": table or self.heads is not None,
+            "queries": table or self.queries is not None or self.keys is not None,
+        }
+        if numbered.get(joint.axis, True):
+            return "it is computed in parts, or in another order, so queries, keys or heads have other numbers than in its map"
+        return None
 
     def change(self, record: AttentionRecord, weights: Tensor, rows: Tensor, call: int) -> Tensor:
         """The weights ``(batch, heads, rows, keys)`` of all heads, with this edit."""
@@ -164,7 +183,7 @@ class _Editor(RecordListener):
 
     def wants(self, name: str) -> bool:
         self.names.add(name)
-        return any(edit.wants(name) for edit in self.edits)
+        return any(may_match(name, edit.where) for edit in self.edits)
 
     def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
         super().missed(name, reason, shape)
@@ -180,14 +199,39 @@ class _Editor(RecordListener):
             stacklevel=2,
         )
 
+    def joined(self, names: Sequence[str], joint: Joint) -> bool:
+        for edit in self.edits:
+            reason = edit.why_not_joined(names, joint)
+            if reason:
+                self.lost_by_name.append((names[0], f"{names[0]}: {reason}"))
+        return False
+
+    def subtracted(self, first: str, second: str, factor: Any) -> None:
+        self._combined(first)
+
+    def heads_subtracted(self, name: str, first: Sequence[int], second: Sequence[int], factor: Any) -> None:
+        self._combined(name)
+
+    def added(self, names: Sequence[str], factors: Sequence[Any], same_keys: bool) -> bool:
+        self._combined(names[0])
+        return False
+
+    def _combined(self, name: str) -> None:
+        """The map of this name is a difference or a sum of several attentions."""
+        if any(edit.wants(name) and isinstance(edit.weights, Map | Maps) for edit in self.edits):
+            reason = (
+                "its map is made of several attentions, so that of another run cannot take the place of one of them"
+            )
+            self.lost_by_name.append((name, f"{name}: {reason}"))
+
     def attended(self, record: AttentionRecord) -> Tensor | None:
         call = self._calls[record.name]
         self._calls[record.name] += 1
-        running = record.running
-        reason = _why_not(record)
+        running, edits_of_it = record.running, [edit for edit in self.edits if edit.wants(record.name)]
+        reason = _why_not(record) if edits_of_it else None
         if reason:
             raise ValueError(f"{record.name!r} cannot be edited: {reason}")
-        edits = [(edit, edit.chosen(record)[0]) for edit in self.edits if edit.wants(record.name)]
+        edits = [(edit, edit.chosen(record)[0]) for edit in edits_of_it]
         for edit, edges in edits:
             edit.edges[record.name] += edges.count
         edits = [(edit, edges) for edit, edges in edits if edges.count]

@@ -11,12 +11,16 @@ from torch import Tensor, nn
 from regard.analysis._accuracy import call, logits_of
 from regard.maps import (
     AttentionRecord,
+    Joint,
     RecordListener,
     check_one_stack,
     check_patterns,
     exact,
+    heads_together,
     intercept,
+    join,
     matches,
+    may_match,
     merged_rows,
     shared_heads,
 )
@@ -65,23 +69,56 @@ def relevance(
             named = "" if only is None else f" of a name that only={only!r} has"
             raise ValueError(f"{type(model).__name__} computed no attention{named}{reasons}")
         check_one_stack((probe.record.name for probe in probes.found), "relevance", 'only="{}"')
+        probes.drop_others()
+        if probes.broken:
+            raise ValueError(f"{probes.broken[0]}: leave it out with only=")
         gradients = torch.autograd.grad(score, [probe.output for probe in probes.found], allow_unused=True)
     with torch.no_grad():
-        steps = [probe.step(gradient) for probe, gradient in zip(probes.found, gradients, strict=True)]
-        result = torch.eye(steps[0].shape[-1], dtype=steps[0].dtype, device=steps[0].device)
-        result = result.expand(steps[0].shape[0], -1, -1)
-        before = probes.found[0].record.layout
-        for probe, step in zip(probes.found, steps, strict=True):
-            rows: Tensor | None = result
-            if step.shape[1] == step.shape[2] != result.shape[1]:
-                rows = merged_rows(result, before, probe.record.layout)
-            if rows is None or step.shape != (len(rows), rows.shape[1], rows.shape[1]):
+        return _through(_layers(probes, gradients))
+
+
+def _layers(probes: "_Probes", gradients: Sequence[Tensor | None]) -> list[AttentionRecord]:
+    """∂y/∂A ⊙ A of each layer, as if it were its map; parts of a layer, and heads that are modules, are put together."""
+    products = [probe.product(gradient) for probe, gradient in zip(probes.found, gradients, strict=True)]
+    found, done = [], 0
+    for start, count, joint in [*probes.joints, (len(products), 0, None)]:
+        found += products[done:start]
+        done = start + count
+        if joint is not None:
+            whole = join(products[start:done], joint)
+            if whole is None:
                 raise ValueError(
-                    f"{probe.record.name!r} attends from {step.shape[1]} to {step.shape[2]} tokens (batch "
-                    f"{step.shape[0]}), but the layer before it has {result.shape[1]} tokens, and they are not merged "
-                    "squares of them: choose self-attention with only="
+                    f"{products[start].name!r} is computed in parts that do not fit: leave it out with only="
                 )
-            result, before = rows + step @ rows, probe.record.layout
+            found.append(whole)
+    layers = []
+    for group in heads_together([layer.name for layer in found]):
+        whole = join([found[i] for i in group], Joint("heads")) if len(group) > 1 else found[group[0]]
+        if whole is None:
+            raise ValueError(
+                f"the heads of {found[group[0]].name!r} attend over different tokens: leave it out with only="
+            )
+        layers.append(whole)
+    return layers
+
+
+def _through(layers: list[AttentionRecord]) -> Tensor:
+    """R, from the products of all layers."""
+    steps = [layer.weights.clamp_min(0).mean(1) for layer in layers]
+    result = torch.eye(steps[0].shape[-1], dtype=steps[0].dtype, device=steps[0].device)
+    result = result.expand(steps[0].shape[0], -1, -1)
+    before = layers[0].layout
+    for layer, step in zip(layers, steps, strict=True):
+        rows: Tensor | None = result
+        if step.shape[1] == step.shape[2] != result.shape[1]:
+            rows = merged_rows(result, before, layer.layout)
+        if rows is None or step.shape != (len(rows), rows.shape[1], rows.shape[1]):
+            raise ValueError(
+                f"{layer.name!r} attends from {step.shape[1]} to {step.shape[2]} tokens (batch {step.shape[0]}), but the "
+                f"layer before it has {result.shape[1]} tokens, and they are not merged squares of them: choose "
+                "self-attention with only="
+            )
+        result, before = rows + step @ rows, layer.layout
     return result
 
 
@@ -94,8 +131,8 @@ class _Probe:
     output: Tensor
     heads_first: bool = False  # samples and heads are one axis, and were split as if samples came first
 
-    def step(self, gradient: Tensor | None) -> Tensor:
-        """(∂y/∂A ⊙ A)⁺, averaged over heads; zero if the target does not depend on this attention."""
+    def product(self, gradient: Tensor | None) -> AttentionRecord:
+        """A record with ∂y/∂A ⊙ A in place of the map; zero if the target does not depend on this attention."""
         weights, windows = self.record.stored, self.record.windows
         if weights is None:
             raise ValueError(f"{self.record.name!r} has no weights")
@@ -103,10 +140,12 @@ class _Probe:
             product = torch.zeros_like(weights)
         else:
             value = shared_heads(exact(self.value), slice(None), weights.shape[1]).to(weights.dtype)
-            product = (exact(gradient).to(weights.dtype) @ value.mT).mul_(weights).clamp_min_(0)
+            product = (exact(gradient).to(weights.dtype) @ value.mT).mul_(weights)
         if self.heads_first:
             product = product.flatten(0, 1).unflatten(0, product.shape[1::-1]).transpose(0, 1)
-        return (product if windows is None else windows.on_image(product)).mean(1)
+        product = product if windows is None else windows.on_image(product)
+        batch, heads, queries, keys = product.shape
+        return replace(self.record, shape=(batch, heads, queries, keys), stored=product, windows=None)
 
 
 class _Probes(RecordListener):
@@ -116,13 +155,46 @@ class _Probes(RecordListener):
         super().__init__()
         self.only = only
         self.found: list[_Probe] = []
+        self.joints: list[tuple[int, int, Joint | None]] = []  # the first and the number of the probes of one attention
+        self.broken: list[str] = []
 
     def wants(self, name: str) -> bool:
-        return matches(name, self.only)
+        return may_match(name, self.only)
+
+    def drop_others(self) -> None:
+        """Forget second attentions of modules (``x#2``) that ``only`` does not name, and that are not parts of a map."""
+        parts = {number for start, count, _ in self.joints for number in range(start, start + count)}
+        kept = [i for i, probe in enumerate(self.found) if i in parts or matches(probe.record.name, self.only)]
+        self.joints = [(kept.index(start), count, joint) for start, count, joint in self.joints]
+        self.found = [self.found[i] for i in kept]
 
     def retract(self, name: str) -> None:
         if self.found and self.found[-1].record.name == name:
             self.found.pop()
+
+    def joined(self, names: Sequence[str], joint: Joint) -> bool:
+        start = len(self.found) - len(names)
+        if tuple(probe.record.name for probe in self.found[max(0, start) :]) == tuple(names):
+            self.joints.append((start, len(names), joint))
+            return True
+        if any(probe.record.name in names for probe in self.found):
+            self.broken.append(f"{names[0]!r} is computed in parts ({', '.join(names)}), of which only some are here")
+        return False
+
+    def repeated(self, names: Sequence[str]) -> bool:
+        weights = [probe.record.stored for probe in self.found[-len(names) :]]
+        same = all(x is not None and weights[0] is not None and torch.equal(x, weights[0]) for x in weights)
+        return same and self.joined(names, Joint("same keys"))  # the values were split along their width
+
+    def subtracted(self, first: str, second: str, factor: Any) -> None:
+        self.broken.append(f"{first!r} is a sum or a difference of several attentions ({first}, {second})")
+
+    def heads_subtracted(self, name: str, first: Sequence[int], second: Sequence[int], factor: Any) -> None:
+        self.broken.append(f"{name!r} is the difference of some of its heads and others")
+
+    def added(self, names: Sequence[str], factors: Sequence[Any], same_keys: bool) -> bool:
+        self.broken.append(f"{names[0]!r} is a sum or a difference of several attentions ({', '.join(names)})")
+        return False
 
     def regrouped(self, name: str, known: bool) -> None:
         if not self.found or self.found[-1].record.name != name:

@@ -53,7 +53,7 @@ class ReplacedHeads:
     def __enter__(self) -> "ReplacedHeads":
         stack = ExitStack()
         self._stacks.append(stack)
-        stack.callback(self._warn, stack.enter_context(changing(self.model, self._change)))
+        stack.callback(self._warn, stack.enter_context(changing(self.model, self._change, by_position=True)))
         return self
 
     def __exit__(

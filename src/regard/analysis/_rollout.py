@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
 import torch
@@ -17,6 +17,7 @@ from regard.maps import (
     check_maps,
     check_over_tokens,
     check_segments,
+    heads_together,
     is_cross_attention,
     merged_rows,
     stacks_in,
@@ -203,7 +204,8 @@ def _steps(maps: Any) -> list[_Step]:
         check_over_tokens(maps, "rollout")
         for _, call in maps.last_run:
             check_all_rows(call, "rollout needs")
-        return [_Step(name, call.weights, call.layout) for name, call in maps.last_run]
+        steps = [_Step(name, call.weights, call.layout) for name, call in maps.last_run]
+        return [_together([steps[i] for i in group]) for group in heads_together([step.name for step in steps])]
     if not is_iterable(maps) or isinstance(maps, Tensor | str | bytes | nn.Module | range | dict):
         raise TypeError(f"maps must be what regard.capture gives, or several tensors, got {describe(maps)}")
     steps = [_Step(f"map {i}", weights, captured=False) for i, weights in enumerate(maps)]
@@ -214,6 +216,14 @@ def _steps(maps: Any) -> list[_Step]:
                 f"{type(maps).__name__}"
             )
     return steps
+
+
+def _together(heads: list[_Step]) -> _Step:
+    """The heads of one layer, which the model computes one by one, as one map."""
+    if len({(len(step.weights), *step.weights.shape[2:]) for step in heads}) > 1:
+        shown = ", ".join(f"{step.name!r} {tuple(step.weights.shape)}" for step in heads)
+        raise ValueError(f"heads of one layer must attend over the same tokens, got {shown}")
+    return heads[0] if len(heads) == 1 else replace(heads[0], weights=torch.cat([step.weights for step in heads], 1))
 
 
 def _check_square(step: _Step) -> None:

@@ -39,6 +39,8 @@ from regard.maps._container import check_whole as check_whole
 from regard.maps._contributions import ValueNorms as ValueNorms
 from regard.maps._interception import Interceptor as Interceptor
 from regard.maps._interception_block import intercept as intercept
+from regard.maps._joining import Joint as Joint
+from regard.maps._joining import join as join
 from regard.maps._layout import Layout as Layout
 from regard.maps._layout import given_layout as given_layout
 from regard.maps._layout import inferred_layout as inferred_layout
@@ -61,7 +63,9 @@ from regard.maps._segments import find_segments as find_segments
 from regard.maps._segments import image_tokens_of as image_tokens_of
 from regard.maps._selection import check_patterns as check_patterns
 from regard.maps._selection import matches as matches
+from regard.maps._selection import may_match as may_match
 from regard.maps._stacks import check_one_stack as check_one_stack
+from regard.maps._stacks import heads_together as heads_together
 from regard.maps._stacks import is_cross_attention as is_cross_attention
 from regard.maps._stacks import stacks_in as stacks_in
 from regard.maps._visible_keys import visible_keys as visible_keys

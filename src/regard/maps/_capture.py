@@ -33,7 +33,7 @@ from regard.maps._selection import (
     check_patterns,
     checked_selection,
     chosen_count,
-    matches,
+    may_match,
     numbers_of,
     select,
 )
@@ -139,7 +139,7 @@ class Capture(Revisions):
     # -- listening, see RecordListener -------------------------------------------------------------------------
 
     def wants(self, name: str) -> bool:
-        if self.only is None or matches(name, self.only):
+        if self.only is None or may_match(name, self.only):
             return True
         self._skipped.add(name)
         return False

@@ -251,7 +251,7 @@ class OutputTracker(ScaledOutputs):
             self.derived.add(own[1:])
         if not isinstance(tensor, Tensor):
             return
-        heads, later = running.output, bool(self._outputs)
+        heads, later = heads_of_new, bool(self._outputs)
         output = Followed(
             name,
             _lead(heads),

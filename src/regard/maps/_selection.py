@@ -27,6 +27,15 @@ def matches(name: str, only: str | Sequence[str] | None) -> bool:
     return patterns is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def may_match(name: str, only: str | Sequence[str] | None) -> bool:
+    """Whether attention of this name may be a part of a map whose name matches: parts of a map are called ``x, x#2, …``.
+
+    >>> may_match("blocks.3.attn#2", "*.attn"), may_match("blocks.3.attn#2", "neck")
+    (True, False)
+    """
+    return matches(name, only) or matches(name.partition("#")[0], only)
+
+
 def check_patterns(name: str, only: Any) -> None:
     """Raise an error unless ``only`` is a pattern, several, or None."""
     if only is None:

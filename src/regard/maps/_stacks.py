@@ -1,8 +1,9 @@
 """Groups the attention of a model into stacks of layers (encoder, decoder), and recognizes cross-attention."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+_HEAD = re.compile(r"(heads\.)\d+(?![^.])")  # one head of a module list
 # Parts of the names that models give to cross-attention.
 _CROSS = ("cross", "encoder_attn", "encdec", "enc_dec", "multihead_attn")
 
@@ -15,6 +16,24 @@ def is_cross_attention(name: str, queries: int | None = None, keys: int | None =
     """
     lower = name.lower()
     return queries != keys or any(part in lower for part in _CROSS)
+
+
+def heads_together(names: Sequence[str]) -> list[list[int]]:
+    """The numbers of the names that are one attention: neighbors that are heads of one module list, as ``heads.0, heads.1``.
+
+    >>> heads_together(["0.heads.0", "0.heads.1", "1.heads.0", "1.heads.1", "2.attn"])
+    [[0, 1], [2, 3], [4]]
+    """
+    found: list[list[int]] = []
+    for number, name in enumerate(names):
+        pattern = _HEAD.sub(r"\1*", name)
+        group = found[-1] if found else []
+        among = [names[i] for i in group]
+        if group and pattern != name and name not in among and _HEAD.sub(r"\1*", among[0]) == pattern:
+            group.append(number)
+        else:
+            found.append([number])
+    return found
 
 
 def stack_of(name: str) -> str:
