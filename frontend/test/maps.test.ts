@@ -1,8 +1,7 @@
-import { describe, expect, it, test } from "vitest";
+import { describe, expect, it } from "vitest";
 import type { NumberArray } from "../src/core/payload";
 import { themes } from "../src/core/theme";
 import type { Pen } from "../src/core/pen";
-import { drawArcs } from "../src/maps/arcs";
 import { fitted, widestRow } from "../src/maps/atlas";
 import { type Cell, cellAt, box, inside, isUpright, whole, zoomed } from "../src/maps/heat";
 import { fitChoice, Layer, type LayerAbout, percent, residualText, shortNames, sortedHeads } from "../src/maps/layer";
@@ -224,33 +223,6 @@ describe("the scale", () => {
     const { data } = shade(new Float32Array([-0.5, 0.5, 0.1, -0.1]), 2, [2, 2], signed, "max", all(2), 2, 2);
     expect(data[0]).toBeCloseTo(-data[1], 6);
   });
-});
-
-test("tokens that cannot be seen have signs, and no two of them look alike", () => {
-  const unseen = ["", " ", "  ", "\n", "\r", "\r\n", "\t", "\x00", "\x7f", "\u00ad", "\u200b", "\u200b\u200b", "\u200d", "\ufeff"];
-  const shown = unseen.map(visible);
-  expect(new Set(shown).size).toBe(unseen.length);
-  for (const text of shown) expect(text).toMatch(/^[∅␣⏎⇥␀-␡<>+0-9A-FU]+$/);
-  expect(visible("\u202eevil")).toBe("<U+202E>evil");
-  for (const same of ["word", "שלום", "👩‍👩‍👧‍👦", "می‌خواهم", "<b>", "e\u0301", "  x"]) expect(visible(same)).toBe(same);
-  expect(["Ġthe", "▁the", "Ġ", "Ċ"].map(visible)).toEqual(["the", "the", "␣", "⏎"]);
-});
-
-test("the names of the axes of arcs are inside the picture, however short the tokens are", () => {
-  const names = (count: number) => Array.from({ length: count }, (_, i) => String(i));
-  const table = makeTable(new Float32Array(12).fill(1 / 4), 4, names(3), names(4), false);
-  const said: { text: string; x: number; align: unknown }[] = [];
-  const pen = new Proxy({ textAlign: "" } as Record<string, unknown>, {
-    get: (all, name) => name in all ? all[name as string] : name === "measureText" ? (text: string) => ({ width: 6 * text.length }) : name === "fillText" ? (text: string, x: number) => said.push({ text, x, align: all.textAlign }) : () => undefined,
-    set: (all, name, value) => ((all[name as string] = value), true),
-  }) as unknown as Pen;
-  drawArcs({ table, view: whole, over: null, pinned: null, axes: ["queries", "each query's own keys"], heads: null })(pen, { width: 300, height: 200 }, themes.light);
-  for (const axis of ["queries", "each query's own keys"]) {
-    const { x, align } = said.find(({ text }) => text === axis)!;
-    const left = align === "right" ? x - 6 * axis.length : x;
-    expect(left).toBeGreaterThanOrEqual(0);
-    expect(left + 6 * axis.length).toBeLessThanOrEqual(300);
-  }
 });
 
 describe("a heat map", () => {
