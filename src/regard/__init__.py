@@ -99,12 +99,16 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        value = getattr(import_module(_NAMES[name]), name)
-    elif name in _MODULES:
-        value = import_module(f"regard.{name}")
-    else:
+    if name not in _NAMES and name not in _MODULES:
         raise AttributeError(f"module 'regard' has no attribute {name!r}; it has {', '.join(__dir__())}")
+    try:
+        module = import_module(_NAMES.get(name, f"regard.{name}"))
+    except ModuleNotFoundError as error:
+        package = (error.name or "regard").partition(".")[0]
+        if package == "regard":
+            raise
+        raise ImportError(f"regard.{name} needs {package}: pip install 'regard[all]'") from error
+    value = getattr(module, name) if name in _NAMES else module
     globals()[name] = value
     return value
 
