@@ -3,13 +3,14 @@
 import collections.abc
 import dataclasses
 import functools
+import json
 import sys
 import types
 from collections.abc import Set
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from regard.data import Augmentation
-from regard.support.checks import describe
+from regard.support.checks import UnusableInputError, describe
 from regard.training._recipe import PARTS, Recipe
 
 
@@ -22,6 +23,10 @@ def encode(value: Any) -> Any:
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {each.name: encode(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        if "kind" in fields:
+            raise ValueError(
+                f"{type(value).__name__} has a field called kind, where a recipe's file has the name of the class: rename it"
+            )
         return {"kind": type(value).__name__, **fields}
     if isinstance(value, tuple | list):
         return [encode(each) for each in value]
@@ -72,6 +77,19 @@ def decode(value: Any, modules: Set[str] = frozenset()) -> Any:
         raise ValueError(f"{kind.__name__}: {error}") from error
 
 
+def check_readable(recipe: Recipe) -> None:
+    """Refuse a recipe whose file could not be read again, before it is trained: the run would be lost."""
+    try:
+        written = json.dumps(encode(recipe))
+        same = json.dumps(encode(decode(json.loads(written), modules_of(recipe)))) == written
+    except (TypeError, ValueError) as error:
+        raise UnusableInputError(f"the recipe {recipe.name!r:.100} cannot be saved and read again: {error}") from error
+    if not same:
+        raise UnusableInputError(
+            f"the recipe {recipe.name!r:.100} cannot be saved and read again: one of its parts changes its own fields"
+        )
+
+
 @functools.cache
 def field_types(kind: type) -> dict[str, Any]:
     """The types of a dataclass's fields; empty if they cannot be resolved."""
@@ -103,6 +121,8 @@ def fits(value: Any, hint: Any) -> bool:
         return value is None
     if hint in (int, float):
         return isinstance(value, int | hint) and not isinstance(value, bool)
+    if hint is list:  # sequences are read as tuples
+        return isinstance(value, tuple)
     return not isinstance(hint, type) or isinstance(value, hint)
 
 
@@ -125,7 +145,8 @@ def differences(left: Any, right: Any, path: str = "") -> list[str]:
         names = dict.fromkeys((*left, *right))
         found = [differences(left.get(name), right.get(name), f"{path}.{name}" if path else name) for name in names]
         return [line for lines in found for line in lines]
-    return [] if left == right else [f"{path}: {_brief(left)} and {_brief(right)}"]
+    both_nan = left != left and right != right
+    return [] if left == right or both_nan else [f"{path}: {_brief(left)} and {_brief(right)}"]
 
 
 def changed_name(recipe: Recipe, original: Recipe, smoke: bool = False) -> str:

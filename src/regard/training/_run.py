@@ -147,13 +147,14 @@ class Run:
 
     def _load(self, step: int) -> Checkpoint:
         """Load a checkpoint, after checking that its shapes fit the recipe's network."""
+        recipe = self.recipe  # read before: if it is unreadable, the checkpoint is not what is damaged
 
         def check(tensors: Path) -> None:
             state = read_state(tensors.parent)
-            check_data(self.recipe, state, self.folder)
-            if self._data is not None and have_images_changed(self.recipe, state):
-                check_images(self.recipe, state, self.folder)
-            check_fit(self.recipe, tensors)
+            check_data(recipe, state, self.folder)
+            if self._data is not None and have_images_changed(recipe, state):
+                check_images(recipe, state, self.folder)
+            check_fit(recipe, tensors)
 
         return self.checkpoints.load(step, check=check)
 

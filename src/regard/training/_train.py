@@ -25,6 +25,7 @@ from regard.training._loop import Loop
 from regard.training._machine import resume_command
 from regard.training._progress import ProgressBar, say
 from regard.training._recipe import Recipe
+from regard.training._recipe_json import check_readable
 from regard.training._run import Run, RunLock
 from regard.training._start import check_recipe, choose_folder, copy_checkpoint, last_checkpoint, prepare_files
 from regard.training._stop import NonFiniteError, TrainingInterrupted
@@ -129,6 +130,7 @@ def _check_arguments(
 ) -> None:
     if not isinstance(recipe, Recipe):
         raise TypeError(f"recipe must be a Recipe, as regard.recipes.get('demo') returns, got {describe(recipe)}")
+    check_readable(recipe)
     for name, value in counts.items():
         if value is not None:
             check_positive(name, value)
