@@ -281,7 +281,7 @@ def _analysis() -> dict[str, Call]:
         "Maps[]": (lambda key: maps[key], {"key": 0}),
         "Map.layout": (maps[-1].layout, {}),
         "Maps.generation": (maps.generation, {}),
-        "load_run": (regard.load_run, {"path": "nowhere"}),
+        "load_run": (regard.load_run, {"path": regard.studio.EXAMPLE}),
         "train": (_train, {"recipe": replace(regard.recipes.get("demo"), task=_Accepting("fashion-mini")), "accelerator": "cpu"}),
     }  # fmt: skip
 

@@ -57,9 +57,8 @@ class TokenPlaces:
             return cls(whole, whole)
         if record.positions is not None:
             return cls(record.positions.query_positions[None], record.positions.key_positions[None])
-        return cls(
-            torch.arange(queries)[None], torch.arange(keys)[None]
-        )  # no cache: queries are numbered as in the map
+        # Without a known cache, queries are numbered as in the map.
+        return cls(torch.arange(queries)[None], torch.arange(keys)[None])
 
 
 def indices(positions: Tensor, wanted: list[int]) -> Tensor:

@@ -208,7 +208,7 @@ def with_images_at(recipe: Recipe, data: str) -> Recipe:
     if not isinstance(task, ImageTask) or own_path(task.data) is None:
         trained = f"{task.data}, which regard knows by name" if isinstance(task, ImageTask) else task.target_name
         raise ValueError(
-            f"data is {data!r}, but this run of {recipe.name!r} was not trained on images of your own but on {trained}"
+            f"data is {data!r}, but only for runs on images of your own; this run of {recipe.name!r} was trained on {trained}"
         )
     if own_path(data) is None:
         raise ValueError(f"data must be the path of the run's images, got the name of a data set, {data!r}")
