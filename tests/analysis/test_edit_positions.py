@@ -95,3 +95,50 @@ def test_a_cache_of_cross_attention_states_no_positions():
     with torch.no_grad(), regard.edit(layer, "*", queries=0, keys=4), regard.capture(layer) as maps:
         layer(x, context, cache=cache)
     assert changed_rows(maps) == [0]
+
+
+class Written:
+    """A cache that says how many tokens it has seen."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def get_seq_length(self):
+        return self.length
+
+
+class WithPooledKeys(nn.Module):
+    """Attention to the tokens and to two keys of no token, the means of both halves, as in DeepSeek V4."""
+
+    def forward(self, x):
+        cache = Written(x.shape[1])  # noqa: F841  # capture reads it
+        heads = x.unflatten(-1, (2, -1)).transpose(1, 2)
+        keys = torch.cat([heads, *(half.mean(2, keepdim=True) for half in heads.chunk(2, 2))], 2)
+        return F.scaled_dot_product_attention(heads, keys, keys).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize(
+    ("weights", "factor"),
+    [(0.0, 0.0), (torch.zeros(1, 1, 1, 1), 0.0), (None, 0.0), (lambda part: 0.5 * part, 0.5)],
+    ids=["number", "tensor", "block", "function"],
+)
+def test_all_keys_are_also_those_of_no_token(weights, factor):
+    model, x = WithPooledKeys(), torch.randn(1, 6, 8)
+    with torch.no_grad():
+        expected = model(x)
+        expected[..., :4] *= factor
+        with regard.edit(model, "*", heads=0, weights=weights):
+            found = model(x)
+    assert (found - expected).abs().max() < 1e-6
+
+
+def test_keys_of_no_token_have_no_number():
+    model, x = WithPooledKeys(), torch.randn(1, 6, 8)
+    with torch.no_grad(), regard.capture(model) as plain:
+        model(x)
+    edit = regard.edit(model, "*", keys=slice(None), weights=0.0, renormalize=False)
+    with torch.no_grad(), edit, regard.capture(model) as maps:
+        model(x)
+    assert plain[0].key_positions.tolist() == [0, 1, 2, 3, 4, 5, -1, -1]
+    assert (maps[0].weights[..., :6] == 0).all()
+    assert torch.allclose(maps[0].weights[..., 6:], plain[0].weights[..., 6:])

@@ -18,6 +18,7 @@ from regard.analysis._edited_weights import (
     NewWeights,
     TokenPlaces,
     check_chosen,
+    has_keys,
     indices,
     numbers_of,
     table_from_run,
@@ -94,7 +95,9 @@ class Edit:
             )
         asked = numbers_of(self.queries, int(at.query.max()) + 1 if at.query.numel() else 0)
         read = numbers_of(self.keys, int(at.key.max()) + 1 if at.key.numel() else 0)
-        return Edges(heads, indices(at.query, asked), indices(at.key, read), at), (asked, read)
+        every = self.keys is None and not has_keys(self.weights)  # also keys of no token: pooled ones, padding of windows
+        key = indices(at.key, read).clamp_min(0 if every else -1)
+        return Edges(heads, indices(at.query, asked), key, at), (asked, read)
 
     def why_not_joined(self, names: Sequence[str], joint: Joint) -> str | None:
         """Why this edit of attention that is computed in parts is not the one of the whole map, if so."""

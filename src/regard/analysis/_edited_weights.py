@@ -17,6 +17,11 @@ Chosen = int | slice | Sequence[int] | None
 NewWeights = float | Tensor | Map | Maps | Callable[[Tensor], Tensor] | None
 
 
+def has_keys(new: NewWeights) -> bool:
+    """Whether new weights have an entry for each key."""
+    return isinstance(new, Map | Maps) or (isinstance(new, Tensor) and new.ndim > 0 and new.shape[-1] > 1)
+
+
 def check_chosen(name: str, chosen: Any) -> None:
     """Raise an error unless ``chosen`` is a number, a slice, several numbers or None."""
     if chosen is None or isinstance(chosen, slice):
