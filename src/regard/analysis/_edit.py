@@ -95,8 +95,8 @@ class Edit:
             )
         asked = numbers_of(self.queries, int(at.query.max()) + 1 if at.query.numel() else 0)
         read = numbers_of(self.keys, int(at.key.max()) + 1 if at.key.numel() else 0)
-        every = self.keys is None and not has_keys(self.weights)  # also keys of no token: pooled ones, padding of windows
-        key = indices(at.key, read).clamp_min(0 if every else -1)
+        # Without keys= also those of no token: pooled ones and padding of windows.
+        key = indices(at.key, read).clamp_min(0 if self.keys is None and not has_keys(self.weights) else -1)
         return Edges(heads, indices(at.query, asked), key, at), (asked, read)
 
     def why_not_joined(self, names: Sequence[str], joint: Joint) -> str | None:
