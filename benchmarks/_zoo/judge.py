@@ -208,7 +208,10 @@ def _same_first(both: Any, alone: Any) -> bool:
 
 
 def _tensors(output: Any) -> list[Tensor]:
-    values = output.values() if hasattr(output, "values") else output if isinstance(output, list | tuple) else [output]
+    if isinstance(output, Tensor):
+        values = [output]
+    else:
+        values = output.values() if hasattr(output, "values") else output if isinstance(output, list | tuple) else [output]
     return [x for x in values if isinstance(x, Tensor) and x.ndim]
 
 
