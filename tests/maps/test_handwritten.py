@@ -251,6 +251,56 @@ def test_weights_that_gate_channels_are_no_attention():
     assert not maps
 
 
+# Talking heads: a parameter mixes the heads of scores, or of weights.
+MIXTURES = {
+    "einsum": lambda x, matrix: torch.einsum("bhij,hg->bgij", x, matrix),
+    "einsum, matrix first": lambda x, matrix: torch.einsum("hg,bhij->bgij", matrix, x),
+    "product": lambda x, matrix: (x.permute(0, 2, 3, 1) @ matrix).permute(0, 3, 1, 2),
+}
+
+
+class TalkingHeads(nn.Module):
+    num_heads = 3
+
+    def __init__(self, mix):
+        super().__init__()
+        self.mix = mix
+        self.before, self.after = nn.Parameter(torch.randn(3, 3)), nn.Parameter(torch.randn(3, 3))
+
+    def weights(self, q, k):
+        return self.mix(self.mix(q @ k.mT, self.before).softmax(-1), self.after)
+
+    def forward(self, q, k, v):
+        return self.weights(q, k) @ v
+
+
+@pytest.mark.parametrize("name", list(MIXTURES))
+def test_heads_are_mixed_by_a_parameter(name):
+    model, (q, k, v) = TalkingHeads(MIXTURES[name]), torch.randn(3, 2, 3, 5, 4).unbind(0)
+    with regard.capture(model) as maps:
+        model(q, k, v)
+    torch.testing.assert_close(maps["TalkingHeads"].weights, model.weights(q, k).detach())
+    assert maps["TalkingHeads"].agrees
+    assert not maps.missed
+
+
+def test_learned_values_are_not_taken_for_a_mixture_of_heads():
+    class Memory(nn.Module):
+        num_heads = 3
+
+        def __init__(self):
+            super().__init__()
+            self.values = nn.Parameter(torch.randn(5, 5))  # as wide as there are keys
+
+        def forward(self, q, k, v):
+            return ((q @ k.mT).softmax(-1) @ self.values) @ v
+
+    model, (q, k, v) = Memory(), torch.randn(3, 2, 3, 5, 4).unbind(0)
+    with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
+        model(q, k, v)
+    assert not maps
+
+
 def test_two_softmaxes_that_become_one_map_are_both_accounted_for():
     class Mixed(nn.Module):
         def forward(self, q, k, v):

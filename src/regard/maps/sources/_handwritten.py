@@ -23,7 +23,7 @@ from regard.maps.sources._gathered import gathered
 from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS
 from regard.maps.sources._tensor_history import RANDOM, SOFTMAXES, TensorHistory
 from regard.maps.sources._tensor_origins import WeightedSum
-from regard.maps.sources._weighted_sums import PRODUCTS, divided_after, product, sum_of_terms
+from regard.maps.sources._weighted_sums import PRODUCTS, divided_after, mixes_heads, product, sum_of_terms
 
 Function = Callable[..., Any]
 Args = tuple[Any, ...]
@@ -159,6 +159,8 @@ class HandwrittenAttention:
         self.history.touch(args)
         linear = self.history.linear_attention(args) if self.history else None
         found = product(self.history, func.__name__, args, kwargs) if self.history and linear is None else None
+        if self.history and found is None and linear is None and mixes_heads(self.history, func.__name__, args):
+            return self._followed(func, args, kwargs)
         out = func(*args, **kwargs)
         if found is not None and found.origin.kind == "weights":
             return out, found

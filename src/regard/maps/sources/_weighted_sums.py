@@ -175,6 +175,38 @@ def _mixes_heads(weights: Tensor, summed: int) -> bool:
     return not sums_to_one(weights, summed) and any(sums_to_one(weights, axis) for axis in (-1, -2))
 
 
+def mixes_heads(history: TensorHistory, name: str, args: tuple[Any, ...]) -> bool:
+    """Whether a product with a parameter mixes the heads of scores or weights, as in talking heads. The result is scores or
+    weights as well: queries and keys stay what they are.
+
+    The summed axis must not be that of the keys, over which learned values would be averaged.
+    """
+    operands = [x for x in args if isinstance(x, Tensor)]
+    if name in ("matmul", "__matmul__", "linalg_matmul") and len(operands) == 2:
+        args = (_as_einsum(operands, 1), *operands)
+    elif name != "einsum":
+        return False
+    equation, factors = read_einsum(args)
+    labels, result = einsum_labels(equation, factors)
+    for (x, of_x), (matrix, of_matrix) in (
+        (zip(factors, labels, strict=True), zip(factors[::-1], labels[::-1], strict=True)) if labels else ()
+    ):
+        origin, parameter = history.get(x), matrix if matrix._base is None else matrix._base
+        if origin is None or origin.kind not in ("scores", "weights") or not isinstance(parameter, nn.Parameter):
+            continue
+        summed = [a for a in of_x if a in of_matrix and a not in result]
+        new = [a for a in of_matrix if a not in of_x]
+        if len(summed) != 1 or len(new) != 1 or of_x.replace(summed[0], new[0]) != result:
+            continue
+        axis, inner = of_x.index(summed[0]), x.ndim - 2
+        if origin.kind == "scores":
+            return axis < inner
+        weights = origin.before_dropout(x)
+        others = (axis_of_keys for axis_of_keys in (-1, -2) if axis_of_keys % x.ndim != axis)
+        return not sums_to_one(weights, axis) and (axis < inner or any(sums_to_one(weights, a) for a in others))
+    return False
+
+
 def sum_of_terms(history: TensorHistory, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WeightedSum | None:
     """The attention that a call of ``sum`` completes: (weights * values).sum(keys), as decoders of recurrent networks have it.
 
