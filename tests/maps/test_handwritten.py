@@ -502,3 +502,57 @@ def test_dropout_that_is_written_out_does_not_enter_the_map(name):
     torch.testing.assert_close(maps[0].weights, (q @ k.mT).softmax(-1))
     assert maps[0].agrees
     assert not maps.missed
+
+
+MIXED = torch.rand(2, 2, generator=torch.Generator().manual_seed(0))
+
+# What models do with weights after dropout. Each takes the weights and the dropout.
+BEHIND_DROPOUT = {
+    "heads mixed": lambda w, drop: torch.einsum("bhij,hg->bgij", drop(w), nn.Parameter(MIXED)),
+    "heads mixed by a convolution": lambda w, drop: F.conv2d(drop(w), MIXED[:, :, None, None]),
+    "divided by their sums": lambda w, drop: _divided(drop(w)),
+    "divided in place": lambda w, drop: (dropped := drop(w)).div_(dropped.sum(-1, keepdim=True)),
+    "normalized": lambda w, drop: F.normalize(drop(w), p=1, dim=-1),
+    "heads mixed, then divided": lambda w, drop: _divided(torch.einsum("bhij,hg->bgij", drop(w), nn.Parameter(MIXED))),
+    "two maps with dropout of their own": lambda w, drop: drop(w) - 0.3 * drop(w.flip(1)),
+    "squared": lambda w, drop: drop(w) ** 2,
+    "halved": lambda w, drop: drop(w) * 0.5,
+    "halved in place": lambda w, drop: drop(w).mul_(0.5),
+    "heads stacked": lambda w, drop: torch.stack([drop(w[:, head]) for head in range(2)], 1),
+    "heads joined": lambda w, drop: torch.cat(tensors=[drop(w[:, :1]), drop(w[:, 1:])], dim=1),
+    "split and joined": lambda w, drop: torch.cat(drop(w).chunk(2, 1)[::-1], 1),
+}
+DROP = {
+    "torch's": lambda w: F.dropout(w, 0.3),
+    "in place": lambda w: F.dropout(w.clone(), 0.3, inplace=True),
+    "by a mask": lambda w: w * (torch.rand_like(w) < 0.7) / 0.7,
+    "by a mask from elsewhere": lambda w: w * (_of_numpy(w, 0.7) / 0.7),
+}
+
+
+@pytest.mark.parametrize("drop", DROP)
+@pytest.mark.parametrize("name", BEHIND_DROPOUT)
+def test_functions_of_weights_behind_dropout_are_applied_to_those_before_it(name, drop):
+    torch.manual_seed(3)
+    q, k, v = (torch.randn(2, 2, 6, 4) for _ in range(3))
+    network = Weighing(lambda scores: BEHIND_DROPOUT[name](scores.softmax(-1), DROP[drop]))
+    with torch.no_grad(), regard.capture(network) as maps:
+        network(q, k, v)
+    expected = BEHIND_DROPOUT[name]((q @ k.mT).softmax(-1), torch.clone)
+    torch.testing.assert_close(maps[0].weights, expected.detach())
+    assert maps[0].agrees
+    assert not maps.missed
+
+
+@pytest.mark.parametrize("name", ["heads mixed", "divided by their sums", "two maps with dropout of their own"])
+def test_weights_behind_dropout_that_are_not_those_before_it_do_not_agree(name):
+    def spoil(weights):
+        dropped = F.dropout(weights, 0.3)
+        dropped.data = torch.rand_like(dropped) * (dropped != 0)
+        return dropped
+
+    network = Weighing(lambda scores: BEHIND_DROPOUT[name](scores.softmax(-1), spoil))
+    torch.manual_seed(3)
+    with torch.no_grad(), pytest.warns(UserWarning, match="do not reproduce"), regard.capture(network) as maps:
+        network(*(torch.randn(2, 2, 6, 4) for _ in range(3)))
+    assert maps[0].residual > 0.01

@@ -19,6 +19,7 @@ from regard.maps._axis_evidence import evidence_for
 from regard.maps._logsumexps import FromLogsumexp
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
+from regard.maps.sources._before_dropout import error_of_kept
 from regard.maps.sources._gathered import gathered
 from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS
 from regard.maps.sources._tensor_history import RANDOM, SOFTMAXES, TensorHistory
@@ -218,15 +219,13 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
         return exact(weights[:, chosen][:, :, rows]).clone(), None
 
     def compare(built: Tensor, rows: Selection, chosen: Selection) -> Tensor:
-        """The error with dropout: the dropped weights must be the map, scaled up, and must give the output."""
+        """The error with dropout: the dropped weights must be the map, scaled up, and must give the output. If they were
+        mixed since, the first was compared before."""
         used = exact(dropped[:, chosen][:, :, rows])  # type: ignore[index]
-        error = product_error(used, value, output, rows, chosen)
-        kept = used * found.origin.mask.kept
-        if found.origin.mask.hidden:  # the other keys share the weights of masked ones
-            shares = torch.where(used == 0, used, built).sum(-1, keepdim=True)
-            built = built * torch.where(shares == 0, shares, kept.sum(-1, keepdim=True) / shares)
-        left = torch.where(used == 0, used, kept - built).abs()
-        return error if left.numel() == 0 else torch.maximum(error, left.amax())
+        error, mask = product_error(used, value, output, rows, chosen), found.origin.mask
+        return torch.maximum(
+            error, error_of_kept(used, built, mask) if mask.error is None else mask.error.to(error.dtype)
+        )
 
     def restore(new: Tensor) -> Tensor:
         return found.restore(flat.undo(new, (*shape[:-1], width)).reshape(rows_of_values.shape))

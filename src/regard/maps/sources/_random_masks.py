@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.maps._shapes import why_unreadable
+from regard.maps.sources._before_dropout import divided_by_sums
 from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS, number_of, sums_to_one
 from regard.maps.sources._tensor_origins import TensorOrigin
 
@@ -172,6 +173,4 @@ def _renormalized(origin: TensorOrigin, out: Tensor) -> TensorOrigin:
     """The origin of exponentials that were dropped and then divided by the sum of the others: keys were masked at random."""
     if origin.source is None or not sums_to_one(out, -1) or sums_to_one(origin.source, -1):
         return origin
-    with torch.no_grad(), torch._C.DisableTorchFunction():
-        source = origin.source / origin.source.sum(-1, keepdim=True)
-    return origin.dropped(source, hidden=True, written=False, kept=1.0)
+    return origin.dropped(divided_by_sums(origin.source), hidden=True, written=False, kept=1.0)

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.maps.sources._before_dropout import before_dropout, entered_dropout
 from regard.maps.sources._random_masks import (
     LIKE_DROPOUT,
     RANDOM_MASK,
@@ -38,7 +39,6 @@ from regard.maps.sources._tensor_facts import (
     is_normalized,
     is_outer,
     is_whole_view,
-    number_of,
     shares_memory,
     tensors_of,
 )
@@ -258,7 +258,9 @@ class TensorHistory:
             self._split(func, args, kwargs, out)
         elif name in _COPIES:
             self._copied(args[0], args[-1])
-        elif isinstance(out, Tensor) and out.ndim >= 2 and not (name in _JOINS and self._joined(args, kwargs, out)):
+        elif (
+            isinstance(out, Tensor) and out.ndim >= 2 and not (name in _JOINS and self._joined(func, args, kwargs, out))
+        ):
             if name.endswith("_like") or name.startswith("new_"):
                 return  # only the shape and the dtype come from the arguments
             masked = self.random.among(args) and self.random_mask(args, None, out)
@@ -273,7 +275,7 @@ class TensorHistory:
             if name in _JOINS and isinstance(x, list | tuple):
                 x = next((part for part in x if self.get(part) is not None), None)
             origin = self.get(x)
-            if origin is None or (x is out and origin.kind == "weights" and not origin.mask.written):
+            if origin is None or (x is out and origin.kind == "weights" and origin.source is None):
                 continue
             if origin.kind == "weights" and name in MULTIPLICATIONS and self._terms(origin, x, args, out):
                 return
@@ -281,7 +283,7 @@ class TensorHistory:
                 continue
             before, origin = origin, scaled_up(name, origin, args[1 - index] if index < 2 <= len(args) else None)
             if origin.source is not None and origin is before:
-                followed = _follow_source(name, origin, func, args, kwargs, index)
+                followed = before_dropout(name, self.get, (func, args, kwargs), index, out)
                 if followed is None:
                     return
                 origin = followed
@@ -303,10 +305,16 @@ class TensorHistory:
                 self.random.add(other)
 
     def _split(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], parts: Any) -> None:
-        """Note that parts of weights are weights. Not after dropout: what entered it would have to be split, too."""
+        """Note that parts of weights are weights. What entered dropout is split as well."""
         origin = self.get(args[0]) if args else None
-        for part in parts if origin is not None and origin.source is None else ():
-            self._follow("split", func, args, kwargs, part)
+        if origin is None or origin.source is None:
+            for part in parts if origin is not None else ():
+                self._follow("split", func, args, kwargs, part)
+            return
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            sources = func(origin.source, *args[1:], **kwargs)
+        for part, source in zip(parts, sources, strict=True):
+            self.set(part, replace(origin.dropped(source), shape=tuple(part.shape), numerator=None))
 
     def _copied(self, target: Any, given: Any) -> None:
         """Note weights that were written into all of another tensor."""
@@ -314,19 +322,24 @@ class TensorHistory:
         if origin is not None and isinstance(target, Tensor) and target.shape == given.shape:
             self.set(target, origin)
 
-    def _joined(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> bool:
+    def _joined(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> bool:
         """Whether weights of several heads, samples or rows were concatenated. Then note it."""
         parts: Any = args[0] if args else kwargs.get("tensors")
         origins = [self.get(part) for part in parts] if isinstance(parts, list | tuple) else []
-        known = [
-            origin for origin in origins if origin is not None and origin.kind == "weights" and origin.source is None
-        ]
+        known = [origin for origin in origins if origin is not None and origin.kind == "weights"]
         if not known or len(known) != len(origins):
             return False
+        first, source = known[0], None
+        if any(origin.source is not None for origin in known):
+            if not all(origin.source is not None and origin.mask.is_like(first.mask) for origin in known):
+                return False
+            others = {key: x for key, x in kwargs.items() if key != "tensors"}
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                source = func(entered_dropout(parts, self.get), *args[1:], **others)
         for origin in known[1:]:
             if origin.use is not None:
                 origin.use.done = True
-        self.set(out, replace(known[0], shape=tuple(out.shape)))
+        self.set(out, replace(first, shape=tuple(out.shape), source=source))
         return True
 
     def _becomes_weights(self, name: str, origin: TensorOrigin, other: Any, out: Tensor) -> TensorOrigin:
@@ -363,25 +376,6 @@ class TensorHistory:
             return False
         self.set(out, replace(origin, kind="terms", factors=(weights, value)))
         return True
-
-
-def _follow_source(
-    name: str, origin: TensorOrigin, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], index: int
-) -> TensorOrigin | None:
-    """The origin after the same operation was applied to what entered dropout; None if that fails: then this is no longer a
-    map."""
-    factor = number_of(args[1 - index]) if index < 2 <= len(args) else None
-    if origin.mask.written and factor is not None and name in MULTIPLICATIONS | DIVISIONS:
-        kept = origin.mask.kept
-        return origin.dropped(origin.source, kept=kept * factor if name in DIVISIONS else kept / factor)
-    try:
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            source = origin.source
-            if source is not None and name.endswith("_"):
-                source = source.clone()  # it may be a tensor of the model
-            return replace(origin, source=func(*args[:index], source, *args[index + 1 :], **kwargs))
-    except (RuntimeError, TypeError):
-        return None
 
 
 def _represents(name: str, kind: str, x: Tensor, out: Tensor) -> bool:

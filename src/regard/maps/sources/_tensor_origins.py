@@ -1,5 +1,6 @@
 """What is known of a tensor on the way from scores to the product with values (see ``_tensor_history.py``)."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,6 +36,8 @@ class RandomMask:
         written: whether dropout was written out as a random mask, whose scaling may be a separate operation.
         hidden: whether it masked scores, so that the softmax normalized the other weights.
         before: the weights before some were set to zero. This is dropout if the others are scaled up next.
+        error: how far the kept weights were from those before dropout, if a function that mixes weights followed. After it,
+            they can no longer be compared.
         note: what a reader of the map should know.
     """
 
@@ -42,7 +45,13 @@ class RandomMask:
     written: bool = False
     hidden: bool = False
     before: Tensor | None = None
+    error: Tensor | None = None
     note: str | None = None
+
+    def is_like(self, other: "RandomMask") -> bool:
+        """Whether the weights that dropout kept relate in the same way to those before, and can still be compared."""
+        comparable = self.hidden == other.hidden and self.error is None is other.error
+        return comparable and math.isclose(self.kept, other.kept, rel_tol=1e-3)
 
 
 @dataclass
