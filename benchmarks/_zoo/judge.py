@@ -211,7 +211,9 @@ def _tensors(output: Any) -> list[Tensor]:
     if isinstance(output, Tensor):
         values = [output]
     else:
-        values = output.values() if hasattr(output, "values") else output if isinstance(output, list | tuple) else [output]
+        values = (
+            output.values() if hasattr(output, "values") else output if isinstance(output, list | tuple) else [output]
+        )
     return [x for x in values if isinstance(x, Tensor) and x.ndim]
 
 
