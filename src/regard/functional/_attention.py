@@ -25,6 +25,7 @@ from regard.support.checks import (
     under_autocast,
     values_are_readable,
 )
+from regard.support.long_rows import softmax, softmax_in_place
 
 Weights = Float[Tensor, "*batch heads queries keys"]
 
@@ -183,7 +184,7 @@ def _plain(
     shape = (batch * heads, tokens, width)
     rows, columns = query.reshape(shape), key.reshape(shape).mT
     logits = torch.baddbmm(query.new_empty(()), rows, columns, beta=0, alpha=scale)  # beta=0: input 0 is not read
-    weights = logits.softmax(-1) if logits.requires_grad else torch.softmax(logits, -1, out=logits)
+    weights = softmax(logits) if logits.requires_grad else softmax_in_place(logits)
     out = torch.bmm(weights, value.reshape(shape))
     return out.view(batch, heads, tokens, width), weights.view(batch, heads, tokens, tokens)
 
@@ -344,8 +345,8 @@ def _fold(x: Tensor, group: int = 1) -> Tensor:
 def _softmax(logits: Tensor) -> Tensor:
     """Softmax over the last axis, in place if nothing reads the logits again."""
     if logits.requires_grad or under_autocast(logits) or not _is_plain(logits):
-        return logits.softmax(-1)
-    return torch.softmax(logits, -1, out=logits)
+        return softmax(logits)
+    return softmax_in_place(logits)
 
 
 def _is_differentiated_twice(*tensors: Tensor) -> bool:

@@ -17,6 +17,7 @@ from regard.support.checks import (
     under_autocast,
     values_are_readable,
 )
+from regard.support.long_rows import softmax
 
 Border = Literal["native", "zeros", "reflect", "replicate", "circular"]
 
@@ -100,7 +101,7 @@ def matrix_of(
     before, after = padding
     coordinates = torch.arange(-before, size + after, device=sharpness.device, dtype=sharpness.dtype)
     scores = nearest_scores(targets, sharpness, coordinates, -before, size - 1 + after)
-    return unobserved(lambda: fold(scores.softmax(-1), size, border, before))
+    return unobserved(lambda: fold(softmax(scores), size, border, before))
 
 
 def build_dtype(*tensors: Tensor) -> torch.dtype:

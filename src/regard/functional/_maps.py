@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.functional._axis import Border, Targets, build_dtype, fold, matrix_of, nearest_scores
 from regard.functional._call import GaussianCall
 from regard.functional._mix import AxisBlocks, HeadGroup
+from regard.support.long_rows import softmax
 from regard.support.tensor_cache import constant
 
 
@@ -71,7 +72,7 @@ def band_matrix(
     columns = starts.unsqueeze(-1) + torch.arange(axis.window, device=device, dtype=dtype)
     scores = nearest_scores(blocked, sharpness, columns.unsqueeze(2), low, high)
     if not (before or after):
-        return scores.softmax(-1)
+        return softmax(scores)
     # Padding has no value but takes part in the softmax, so its terms are added to the normalizer.
     reach = torch.arange(-axis.window, axis.window + 1, device=device, dtype=dtype)
     around = blocked.whole.clamp(low, high).unsqueeze(-1) + reach
@@ -104,7 +105,7 @@ def full_matrix(
     alpha = sharpness.reshape(*sharpness.shape, *[1] * (2 * axes))
     pairs = [(a, b) for a in range(axes) for b in range(axes)]
     terms = [alpha[:, a, b] * (steps[a] * (steps[b] + shifts[b]) + shifts[a] * steps[b]) for a, b in pairs]
-    weights = (-functools.reduce(operator.add, terms)).flatten(1 + axes).softmax(-1)
+    weights = softmax((-functools.reduce(operator.add, terms)).flatten(1 + axes))
     padded = [n + before + after for n, (before, after) in zip(grid, padding, strict=True)]
     weights = weights.unflatten(-1, padded)
     for axis, (n, (before, _)) in enumerate(zip(grid, padding, strict=True)):

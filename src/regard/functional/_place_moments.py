@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.functional import kernels
+from regard.support.long_rows import softmax
 
 # The most bytes that the intermediates of one chunk of queries may take.
 CHUNK_BYTES = {"cpu": 1 << 25, "cuda": 1 << 30}
@@ -66,7 +67,7 @@ def plain_moments(
         seen = _seen(keep, rows, tokens, causal, query.device)
         if seen is not None:
             scores = scores.masked_fill(~seen, torch.finfo(build).min)
-        weights = scores.softmax(-1)
+        weights = softmax(scores)
         if seen is not None:
             weights = weights.masked_fill(~seen, 0.0)  # also zero in rows that see no key
         by_weights = grad[:, :, rows] @ value.mT

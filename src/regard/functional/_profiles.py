@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.functional import kernels
 from regard.functional._axis import Targets, build_dtype, check_sharpness, matrix_of
 from regard.support.checks import check_choice, check_floating, describe, under_autocast, values_are_readable
+from regard.support.long_rows import softmax
 
 Side = Literal["both", "before", "after"]
 
@@ -88,7 +89,7 @@ class DecayProfile(NamedTuple):
         """As :meth:`GaussianProfile.matrix`."""
         rate = self.rate.to(build_dtype(self.rate, *like))
         offset = offsets(size, rate)
-        return one_sided(-rate[:, None, None] * offset.abs(), offset, self.side).softmax(-1)
+        return softmax(one_sided(-rate[:, None, None] * offset.abs(), offset, self.side))
 
     def scan(self, x: Float[Tensor, "batch heads size width"]) -> Float[Tensor, "batch heads size width"]:
         r"""The same average in time linear in the axis.
@@ -159,7 +160,7 @@ class TableProfile(NamedTuple):
         index = offset.long() + (scores.shape[1] - 1) // 2
         found = one_sided(scores[:, index], offset, self.side)
         empty = (found == -math.inf).all(-1, keepdim=True)
-        return found.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
+        return softmax(found.masked_fill(empty, 0.0)).masked_fill(empty, 0.0)
 
 
 Profile = GaussianProfile | DecayProfile | TableProfile

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.support.checks import check_beta, check_broadcastable, check_floating, describe, values_are_readable
+from regard.support.long_rows import softmax
 
 
 def softargmax(
@@ -138,4 +139,4 @@ def masked_softmax(logits: Tensor, keep: Tensor, dim: int = -1) -> Tensor:
     logits = logits.masked_fill(~keep, -math.inf)
     # The softmax of a row of −∞, and its gradient, would be NaN: use finite logits there and set the weights to zero.
     empty = (logits == -math.inf).all(dim, keepdim=True)
-    return logits.masked_fill(empty, 0.0).softmax(dim).masked_fill(empty, 0.0)
+    return softmax(logits.masked_fill(empty, 0.0), dim).masked_fill(empty, 0.0)

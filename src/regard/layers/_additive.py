@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from regard.functional import softargmax
 from regard.support.checks import check_dtype, check_flag, check_ndim, check_positive, check_width
+from regard.support.long_rows import softmax
 from regard.support.mask_checks import check_mask
 
 
@@ -80,7 +81,7 @@ class AdditiveAttention(nn.Module):
             projected_key = None if projected_key is None else projected_key.masked_fill(hidden, 0.0)
         keys = self.key(key) if projected_key is None else projected_key
         scores = self.score(torch.tanh(self.query(query)[:, :, None] + keys[:, None])).squeeze(-1)
-        weights = scores.softmax(-1) if keep is None else softargmax(scores, keep=keep.expand(scores.shape))
+        weights = softmax(scores) if keep is None else softargmax(scores, keep=keep.expand(scores.shape))
         weights = weights.to(value.dtype)
         out = weights @ value
         return (out, weights) if return_weights else out

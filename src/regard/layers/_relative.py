@@ -11,6 +11,7 @@ from regard.functional import AxisBlocks, HeadGroup, attention, kronecker, mix
 from regard.layers._grids import flat_tokens, like_input
 from regard.observation import observe, unobserved
 from regard.support.checks import check_dtype, check_flag, check_grid, check_positive, check_probability
+from regard.support.long_rows import softmax
 
 
 class RelativePositionalEmbedding(nn.Module):
@@ -212,8 +213,7 @@ class RelativeAttention(nn.Module):
         # Compute one score per offset, then look it up for each pair: 2·size − 1 products instead of size².
         scores = [table @ part.mT for table, part in zip(self.encoding.tables, parts, strict=True)]
         return [
-            scores[axis][self.encoding.offsets(axis, size)].permute(2, 0, 1).softmax(-1)
-            for axis, size in enumerate(grid)
+            softmax(scores[axis][self.encoding.offsets(axis, size)].permute(2, 0, 1)) for axis, size in enumerate(grid)
         ]
 
     def mix(self, value: Tensor, grid: tuple[int, ...], dropout: float) -> Tensor:

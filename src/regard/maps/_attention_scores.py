@@ -12,6 +12,7 @@ from regard.maps._band import Band
 from regard.maps._cpu_products import products
 from regard.maps._frozen_functions import OfTheModel
 from regard.maps._masking import hide
+from regard.support.long_rows import softmax, softmax_in_place
 
 # A selection along one axis: a slice, or a tensor of indices.
 Selection = slice | Tensor
@@ -19,10 +20,6 @@ ALL = slice(None)
 
 # Up to this many elements, calling an operator takes longer than its computation.
 _SMALL = 2**14
-
-# In rows of more keys, weights are divided by their sum once more. torch.softmax on a CPU adds up float32 numbers one after
-# the other: with a key that gets nearly all weight, those of 131,072 keys add up to 1.0003. torch.sum adds them up in pairs.
-LONG_ROW = 4096
 
 
 def is_all(chosen: Selection) -> bool:
@@ -312,11 +309,9 @@ def weights_of(scores: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
     if scores.requires_grad:  # the map is edited, and gradients flow through it
         logsumexp = scores.logsumexp(-1)
         empty = (logsumexp == -math.inf).unsqueeze(-1)
-        return torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0), logsumexp
+        return softmax(scores.masked_fill(empty, 0.0)).masked_fill(empty, 0.0), logsumexp
     largest = scores.amax(-1)
-    weights = torch.softmax(scores, -1, out=scores)  # in place: allocating memory would take as long as the softmax
-    if scores.device.type == "cpu" and scores.shape[-1] > LONG_ROW:
-        weights.div_(weights.sum(-1, keepdim=True))
+    weights = softmax_in_place(scores)
     hidden: Tensor | None = largest == -math.inf if may_be_empty else None
     if hidden is not None and hidden.device.type == "cpu" and not bool(hidden.any()):
         hidden = None  # only on a CPU: on a GPU, reading the answer would synchronize
