@@ -300,3 +300,16 @@ def test_bounds_hold_for_numbers_that_underflow(dtype, flush):
             assert (back(tokens) - layer(tokens))[inside].abs().max().item() <= back.error_bound(tokens)
     finally:
         torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["layer", "convolution", "trainable"])
+def test_autocast_rounds_parameters_also_if_the_input_has_its_dtype(kind, dtype):
+    """As inside a network, where the layer before returned autocast's dtype: the same numbers, the same rounding."""
+    if kind == "layer":
+        converted, x = attention_to_conv(GaussianAttention(4, 2, sharpness=3.0)), torch.randn(1, 20, 20, 4)
+    else:
+        converted, x = conv_to_attention(nn.Conv2d(4, 3, 3), trainable=kind == "trainable"), torch.randn(1, 4, 9, 9)
+    x = x.to(dtype)
+    with torch.autocast("cpu", dtype):
+        assert converted.error_bound(x) == converted.error_bound(x.float())

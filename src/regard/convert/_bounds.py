@@ -139,8 +139,9 @@ class Arithmetic(NamedTuple):
         return math.expm1(logs) * size
 
 
-def arithmetic(x: Tensor) -> Arithmetic:
-    """The arithmetic of a layer that is called with ``x``, under the active autocast and on the device of ``x``.
+def arithmetic(x: Tensor, *parameters: Tensor) -> Arithmetic:
+    """The arithmetic of a layer with these parameters that is called with ``x``, under the active autocast and on the device
+    of ``x``.
 
     Raises:
         ValueError: if the rounding is not specified: on devices other than the CPU (which follows IEEE), or if float32
@@ -160,7 +161,9 @@ def arithmetic(x: Tensor) -> Arithmetic:
             "torch.set_float32_matmul_precision('highest'), and leave fp32_precision of torch.backends at 'none' or 'ieee'"
         )
     unit = torch.finfo(dtype).eps / 2
-    return Arithmetic(dtype, unit, min(unit, FLOAT32), dtype != x.dtype)
+    # x may have autocast's dtype already: it is what the layer before returned.
+    lowered = any(given.dtype != dtype for given in (x, *parameters))
+    return Arithmetic(dtype, unit, min(unit, FLOAT32), lowered)
 
 
 def _may_be_lowered() -> bool:

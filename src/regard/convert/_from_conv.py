@@ -273,7 +273,7 @@ class ConvolutionalAttention(nn.Module):
         """
         dims = self.weight.ndim - 2
         check_values("x", x, self.in_channels, -dims - 1, (dims + 1, dims + 2))
-        rules = arithmetic(x)
+        rules = arithmetic(x, *self.parameters())
         if not x.numel():
             return 0.0
         if not rules.holds(x, *self.parameters()):

@@ -218,13 +218,18 @@ class GaussianConvolution(nn.Module):
         Each head's leak times its weights' largest absolute row sum times max|x|, plus the rounding of both layers: the
         smaller of a bound by max|x| alone and a bound that follows the values of this input. It holds for calls on the CPU
         under the autocast that is active during this call; elsewhere it raises ``ValueError``, and also if the weights have
-        changed since the conversion. It is infinite if a number or an intermediate sum may overflow.
+        changed since the conversion, their dtype included: it rounds the layer's own parameters to other numbers, or no
+        longer computes its sharpness from them in float32. It is infinite if a number or an intermediate sum may overflow.
         """
         check_width("x", x, self.dim)
-        rules = arithmetic(x)
-        if not all(torch.equal(made.to(now), now) for made, now in zip(self._made, self.parameters(), strict=True)):
+        rules = arithmetic(x, *self.parameters())
+        if not all(
+            made.dtype is now.dtype and torch.equal(made.to(now), now)
+            for made, now in zip(self._made, self.parameters(), strict=True)
+        ):
             raise ValueError(
-                "error_bound does not apply to other weights than the conversion made: these were trained, loaded or set since"
+                f"error_bound does not apply to other weights than the conversion made: these were trained, loaded, set or moved "
+                f"to another dtype since. To have a bound in {x.dtype}, convert the layer in that dtype"
             )
         if not rules.holds(x, *self.projections, *self.parameters()):
             return math.inf

@@ -74,7 +74,7 @@ class TrainableConvolutionalAttention(nn.Module):
         ``ValueError``. It is infinite where a number or a sum on the way may overflow.
         """
         check_values("x", x, self.in_channels, -self.axes - 1, (self.axes + 1, self.axes + 2))
-        rules = arithmetic(x)
+        rules = arithmetic(x, *self.parameters())
         if not x.numel():
             return 0.0
         if not rules.holds(x, *self.parameters()):
