@@ -215,3 +215,22 @@ def test_autocast_gives_the_dtype_that_the_layer_gives(dim, sharpness):
 def test_a_layer_without_values_is_named():
     with pytest.raises(ValueError, match="layer must have values"):
         attention_to_conv(GaussianAttention(4, 2).to("meta"))
+
+
+@pytest.mark.usefixtures("user_errors")
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("center", torch.nan, "layer must have finite centers"),
+        ("center", 1e30, r"a head looks 1e\+30 tokens away; centers of up to 16,777,216 would fit"),
+        ("log_sharpness", torch.nan, "layer must have finite sharpness"),
+        ("log_sharpness", 1e3, "layer must have finite sharpness"),  # its exponential is infinite
+    ],
+)
+def test_heads_without_a_kernel_are_named(name, value, says):
+    layer = GaussianAttention(4, 2)
+    getattr(layer.positions, name).data[0] = value
+    with pytest.raises(ValueError, match=says):
+        attention_to_conv(layer)
+    _, report = regard.convert_network(nn.Sequential(layer), to="convolution")
+    assert [row.after for row in report.rows] == ["kept"]

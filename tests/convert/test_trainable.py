@@ -131,3 +131,10 @@ def test_far_along_an_axis_a_center_keeps_its_digits():
         layer.log_sharpness.fill_(3.0)
     far, near = layer.weights((2000,))[0, 0, 1900, 1895:1905], layer.weights((2000,))[0, 0, 10, 5:15]
     torch.testing.assert_close(far, near, rtol=1e-6, atol=0)
+
+
+def test_leak_of_heads_that_diverged_is_infinite():
+    """Its sum never ended: no term of NaN is small enough."""
+    layer = regard.conv_to_attention(nn.Conv1d(1, 1, 3), trainable=True)
+    layer.log_sharpness.data[1] = torch.nan
+    assert layer.leak == layer.error_bound(torch.randn(1, 1, 9)) == torch.inf

@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard import attention, gaussian_attention, softargmax
+from regard.functional import axis_matrix, kronecker, shift_leak
 
 HALF = torch.float16
 
@@ -240,3 +241,29 @@ def test_no_intermediate_of_narrow_heads_is_much_larger_than_their_values(sharpn
     with Sizes():
         torch.autograd.grad(out, inputs, torch.ones_like(out))
     assert 0 < max(sizes) <= 2 * value.nbytes
+
+
+@pytest.mark.usefixtures("user_errors")
+@pytest.mark.parametrize("alphas", [[math.nan], [1.0, -1.0], [None], [[1.0]], None, 1.0, "x", torch.ones(2)])
+def test_shift_leak_names_what_is_no_sharpness(alphas):
+    """Of NaN, the sum never ended."""
+    with pytest.raises((TypeError, ValueError), match="alphas must be numbers of 0 or more, one for each axis, got"):
+        shift_leak(alphas)
+
+
+@pytest.mark.usefixtures("user_errors")
+@pytest.mark.parametrize(
+    "matrices", [[], None, torch.ones(1, 2, 2), [1.0], [torch.ones(2, 2)], [torch.ones(1, 2, 2), torch.ones(3, 2, 2)]]
+)
+def test_kronecker_names_what_are_no_axis_matrices(matrices):
+    with pytest.raises((TypeError, ValueError), match=r"matrices must be \(heads, outputs, inputs\) for each axis"):
+        kronecker(matrices)
+
+
+@pytest.mark.usefixtures("user_errors")
+def test_axis_matrix_names_targets_that_do_not_fit():
+    for target in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="targets must be finite"):
+            axis_matrix(torch.tensor([[target]]), torch.ones(1), 3)
+    with pytest.raises(ValueError, match="sharpness is on meta but targets is on cpu"):
+        axis_matrix(torch.ones(1, 1), torch.ones(1, device="meta"), 3)

@@ -10,9 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.convert._bounds import FLOAT64, MapRow
+from regard.layers import GaussianAttention
 
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 LARGEST_RADIUS = 64  # a kernel with a larger radius would be impractical
+FARTHEST = 2**24  # no grid has an axis as long
 
 
 class HeadKernel(NamedTuple):
@@ -59,6 +61,20 @@ def head_kernels(center: Tensor, sharpness: Tensor, tolerance: float) -> list[He
             taps = taps.unsqueeze(-1) * factor
         kernels.append(HeadKernel(tuple(starts), taps, tuple(factors), -2 * math.expm1(kept), tuple(rows)))
     return kernels
+
+
+def check_heads(layer: GaussianAttention) -> None:
+    """Refuse heads without a kernel: diverged ones, and those that look so far away that float64 cannot tell the offsets that
+    they read apart."""
+    center, sharpness = layer.center.detach(), layer.sharpness.detach()
+    for name, x in (("centers", center), ("sharpness", sharpness)):
+        if not bool(x.isfinite().all()):
+            raise ValueError(f"layer must have finite {name}, but they hold NaN or infinite values")
+    if bool((center.abs() > FARTHEST).any()):
+        raise ValueError(
+            f"layer has no interior: a head looks {center.abs().max().item():.3g} tokens away; centers of up to {FARTHEST:,} "
+            f"would fit"
+        )
 
 
 def _axis_taps(head: int, center: float, alpha: float, share: float) -> tuple[int, Tensor, float]:

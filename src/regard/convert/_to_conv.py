@@ -16,6 +16,7 @@ from regard.convert._kernels import (
     HeadKernel,
     axis_map,
     box,
+    check_heads,
     dense_kernel,
     head_kernels,
     kernel_map,
@@ -69,6 +70,7 @@ def attention_to_conv(
         raise TypeError(f"layer must be a GaussianAttention, got {describe(layer)}")
     if any(is_functional(parameter) for parameter in layer.parameters()):
         raise ValueError("layer must have values, which its kernels depend on, but its parameters are on meta or fake")
+    check_heads(layer)
     converted = GaussianConvolution(layer, float(tolerance))
     if grid is not None and not all(s.stop > s.start for s in converted.interior(grid)):
         raise ValueError(

@@ -61,8 +61,10 @@ class TrainableConvolutionalAttention(nn.Module):
 
     @property
     def leak(self) -> float:
-        """The largest L1 distance of the softest head's rows from a shift, while its center is on a token."""
-        return shift_leak([float(self.sharpness.detach().min())] * self.axes)
+        """The largest L1 distance of the softest head's rows from a shift, while its center is on a token; infinite if
+        training has made a sharpness NaN."""
+        softest = float(self.sharpness.detach().min())
+        return math.inf if math.isnan(softest) else shift_leak([softest] * self.axes)
 
     @torch.no_grad()
     def error_bound(self, x: Tensor) -> float:

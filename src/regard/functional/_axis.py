@@ -168,6 +168,10 @@ def check_axis(targets: Tensor, sharpness: Tensor, size: int, border: str, paddi
         raise ValueError(
             f"targets must be (heads, outputs) and sharpness (heads,), got {describe(targets)} and {describe(sharpness)}"
         )
+    if sharpness.device != targets.device:
+        raise ValueError(f"sharpness is on {sharpness.device} but targets is on {targets.device}")
+    if values_are_readable(targets) and not bool(targets.isfinite().all()):
+        raise ValueError("targets must be finite, but holds NaN or infinite values")
     check_positive("size", size)
     check_border(border, padding)
     check_sharpness(sharpness)

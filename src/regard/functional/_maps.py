@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.functional._axis import Border, Targets, build_dtype, fold, matrix_of, nearest_scores
 from regard.functional._call import GaussianCall
 from regard.functional._mix import AxisBlocks, HeadGroup
+from regard.support.checks import describe
 from regard.support.long_rows import softmax
 from regard.support.tensor_cache import constant
 
@@ -54,6 +55,11 @@ def matrices_for(
 
 def kronecker(matrices: Sequence[Float[Tensor, "heads _ _"]]) -> Float[Tensor, "heads outputs inputs"]:
     """Each head's N×N map, the Kronecker product of its axis matrices (tokens in row-major order)."""
+    wanted = "matrices must be (heads, outputs, inputs) for each axis, with as many heads"
+    if not isinstance(matrices, Sequence) or not all(map(torch.is_tensor, matrices)):
+        raise TypeError(f"{wanted}, got {describe(matrices)}")
+    if not matrices or any(matrix.ndim != 3 or matrix.shape[0] != matrices[0].shape[0] for matrix in matrices):
+        raise ValueError(f"{wanted}, got [{', '.join(map(describe, matrices))}]")
     whole, *rest = matrices
     for matrix in rest:
         whole = (whole[:, :, None, :, None] * matrix[:, None, :, None, :]).flatten(3, 4).flatten(1, 2)

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.support.checks import TEXT, describe
 from regard.support.tensor_cache import TensorCache
 
 CPU = torch.device("cpu")
@@ -45,6 +46,11 @@ def shift_leak(alphas: Sequence[float]) -> float:
     >>> shift_leak([5.0]) <= 2 * tail(5.0) / (1 + tail(5.0))
     True
     """
+    wanted = "alphas must be numbers of 0 or more, one for each axis"
+    if isinstance(alphas, (Tensor, *TEXT)) or not isinstance(alphas, Sequence):
+        raise TypeError(f"{wanted}, got {describe(alphas)}")
+    if not all(isinstance(alpha, int | float) and alpha >= 0 for alpha in alphas):  # NaN would never end the sum
+        raise ValueError(f"{wanted}, got {describe(alphas)}")
     lost = -math.expm1(-sum(math.log1p(tail(alpha)) for alpha in alphas))
     return 2 * lost
 
