@@ -453,18 +453,19 @@ def test_the_map_of_centers_far_outside_is_that_of_exact_scores(causal, masked):
         torch.testing.assert_close(ours.double(), theirs, atol=3e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_captured_rows_that_see_nothing_are_zero(causal):
-    """As the layer's own map has them: the kernel's has weights there, which zeros replace afterwards."""
-    layer, x = PlacedAttention(16, 4).eval(), torch.randn(2, 13, 16)
-    keep = torch.ones(2, 13, dtype=torch.bool)
-    keep[0, :3], keep[1] = False, False
+@pytest.mark.parametrize(("causal", "items"), [(False, 2), (True, 2), (True, 1)])
+def test_captured_rows_that_see_nothing_are_zero(causal, items):
+    """As the layer's own map has them: the kernel's has weights there, which zeros replace afterwards. If causal, also where
+    only the first keys are hidden."""
+    layer, x = PlacedAttention(16, 4).eval(), torch.randn(items, 13, 16)
+    keep = torch.ones(items, 13, dtype=torch.bool)
+    keep[0, :3], keep[1:] = False, False
     with torch.no_grad(), regard.capture(layer) as maps, regard.capture(layer, overview=4) as short:
         out = layer(x, (3, 4), prefix=1, keep=keep, causal=causal)
     expected, weights = layer(x, (3, 4), prefix=1, keep=keep, causal=causal, return_weights=True)
     torch.testing.assert_close(maps[0].weights, weights)
     torch.testing.assert_close(out, expected)
-    assert not weights[1].any()
+    assert not weights[1:].any()
     assert maps[0].agrees
     assert maps[0].grid == (3, 4)
     torch.testing.assert_close(short[0].per_key.received, weights.sum(2))
