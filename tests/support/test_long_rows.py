@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import regard
 from regard.functional import DecayProfile, TableProfile, gaussian_weights
@@ -120,3 +121,31 @@ def test_additive_attention_over_many_keys():
     for keep in (None, torch.ones(1, KEYS, dtype=torch.bool)):
         weights = layer(query, key, keep=keep, return_weights=True)[1]
         assert_accurate(weights, expected, 3e-6)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("kind", ["wider values", "learned bias", "dropout"])
+def test_outputs_where_the_kernel_of_torch_stores_its_map(kind, grad):
+    """With torch.softmax, outputs were off by as much as weights."""
+    query, key = torch.full((1, 1, 4, 16), 3.8), torch.zeros(1, 1, KEYS, 16)
+    key[..., 0, :] = 0.75
+    value = torch.ones(1, 1, KEYS, 32 if kind == "wider values" else 16)
+    options = {
+        "wider values": {},
+        "learned bias": {"bias": torch.zeros(4, KEYS, requires_grad=True)},
+        "dropout": {"dropout": 1e-12},
+    }[kind]
+    out = regard.attention(query.requires_grad_(grad), key, value, **options)
+    assert ((out - 1).abs() < 1e-5).all()
+
+
+@pytest.mark.parametrize("tokens", [99, 101])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_only_long_rows_leave_the_kernel_of_torch(tokens, dropout, monkeypatch):
+    monkeypatch.setattr("regard.support.long_rows.LONG_ROW", 100)
+    calls = []
+    kernel = F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *x, **y: calls.append(x) or kernel(*x, **y))
+    query = torch.randn(1, 2, tokens, 8)
+    regard.attention(query, query, query, dropout=dropout)
+    assert bool(calls) == (tokens < 100 or not dropout)

@@ -25,7 +25,7 @@ from regard.support.checks import (
     under_autocast,
     values_are_readable,
 )
-from regard.support.long_rows import softmax, softmax_in_place
+from regard.support.long_rows import is_long, softmax, softmax_in_place
 
 Weights = Float[Tensor, "*batch heads queries keys"]
 
@@ -130,6 +130,7 @@ def attention(
     by_hand = return_weights or keys == 0 or _is_differentiated_twice(query, key, value)
     # Under vmap torch does not see that a mask needs a gradient, and takes a kernel that has none for it.
     by_hand = by_hand or (bias is not None and torch.is_grad_enabled() and is_transformed())
+    by_hand = by_hand or stores_long_map(query, key, value, bias, dropout)
     if isinstance(beta, Tensor):
         # β · query may overflow in float16; only the unfused path computes it in float32.
         by_hand = by_hand or query.dtype == torch.float16 or _may_overflow(beta)
@@ -177,6 +178,8 @@ def _plain(
     if not query.is_cuda and has_extreme_inputs(query, key, value, scale, None, masked=False):
         return None
     if return_weights is False and (causal is False or causal is True):
+        if dropout and stores_long_map(query, key, value, None, dropout):
+            return None
         causal = causal and static_sizes(query)[2] > 1
         return F.scaled_dot_product_attention(query, key, value, None, dropout, causal, scale=scale)
     if return_weights is not True or causal is not False or dropout or under_autocast(query):
@@ -241,6 +244,13 @@ def _guarded(
         query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=beta, enable_gqa=grouped
     )
     return out if guard is None else out.masked_fill(guard, 0.0)
+
+
+def stores_long_map(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float) -> bool:
+    """Whether torch's kernel on a CPU would store the map, as it does in these cases, and lose digits in its long rows."""
+    learned = bias is not None and bias.requires_grad and torch.is_grad_enabled()
+    stored = learned or dropout > 0 or query.shape[-1] != value.shape[-1]
+    return stored and not under_autocast(query) and is_long(key.mT, -1)
 
 
 def _gives_zeros_without_keys(query: Tensor) -> bool:
