@@ -29,6 +29,7 @@ from regard.support.checks import (
     static_sizes,
     under_autocast,
 )
+from regard.support.default_device import on_cpu
 from regard.support.tensor_cache import TensorCache, is_captured
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -50,6 +51,7 @@ def conv_to_attention(
 def conv_to_attention(conv: nn.Module, *, trainable: Literal[True]) -> TrainableConvolutionalAttention: ...
 
 
+@on_cpu
 def conv_to_attention(
     conv: nn.Module, *, tolerance: float = TOLERANCE, plan: TapsPlan = "auto", trainable: bool = False
 ) -> "ConvolutionalAttention | TrainableConvolutionalAttention":
@@ -261,6 +263,7 @@ class ConvolutionalAttention(nn.Module):
             whole = torch.einsum("son,tpm->stopnm", whole, matrix).flatten(4, 5).flatten(2, 3).flatten(0, 1)
         return whole.unsqueeze(0)
 
+    @on_cpu
     @torch.no_grad()
     def error_bound(self, x: Tensor) -> float:
         """An upper bound on the largest difference from the convolution's output, for this input.

@@ -221,8 +221,8 @@ def _gaussian_to_convolution(
 
 
 def _random(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(shape, generator=generator).to(like)
+    generator = torch.Generator("cpu").manual_seed(0)
+    return torch.randn(shape, generator=generator, device="cpu").to(like)
 
 
 def _fitting_sizes(layer: ConvolutionalAttention) -> list[int]:

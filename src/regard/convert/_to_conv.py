@@ -36,8 +36,10 @@ from regard.layers import (
     like_input,
 )
 from regard.support.checks import check_grid, check_width, describe, is_functional, under_autocast
+from regard.support.default_device import on_cpu
 
 
+@on_cpu
 def attention_to_conv(
     layer: nn.Module, *, tolerance: float = 1e-3, grid: Sequence[int] | None = None
 ) -> "GaussianConvolution":
@@ -213,6 +215,7 @@ class GaussianConvolution(nn.Module):
             slices.append(slice(first, max(last, first)))
         return tuple(slices)
 
+    @on_cpu
     @torch.no_grad()
     def error_bound(self, x: Tensor) -> float:
         """An upper bound on the largest difference from the layer's output in the interior, for this input.
@@ -290,6 +293,7 @@ class GaussianConvolution(nn.Module):
         made = max(sum(exact.weights(row) for row in kernel.rows) for kernel in self.kernels)
         return max(taps, chains) + 2 * rules.parameter + 3 * rules.cast + made + exact.product(len(self.kernels) + 8)
 
+    @on_cpu
     def border_leak(self, grid: Sequence[int]) -> float:
         """Outside the interior: the largest L1 distance of a head's row of weights from the layer's."""
         grid = check_grid(grid)

@@ -14,6 +14,7 @@ from regard.convert._output_size import output_size
 from regard.convert._running_bounds import convolution_error
 from regard.functional import axis_matrix, gaussian_weights, shift_leak
 from regard.support.checks import check_floating, check_values, static_sizes
+from regard.support.default_device import on_cpu
 
 START = 3.0  # exp(−3) ≈ 0.05 reaches a neighbor: soft enough for a gradient, sharp enough to start near the convolution
 
@@ -66,6 +67,7 @@ class TrainableConvolutionalAttention(nn.Module):
         softest = float(self.sharpness.detach().min())
         return math.inf if math.isnan(softest) else shift_leak([softest] * self.axes)
 
+    @on_cpu
     @torch.no_grad()
     def error_bound(self, x: Tensor) -> float:
         """No output differs by more than this from that of the convolution with the present weight and bias, for this input.

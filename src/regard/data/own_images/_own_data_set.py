@@ -1,10 +1,9 @@
 """Your own images as a data set with training, validation and test images."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, wraps
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from jaxtyping import Int64
@@ -22,22 +21,10 @@ from regard.data.own_images._moments import measure_moments
 from regard.data.own_images._pixels import TensorPixels, start_reading
 from regard.data.own_images._read_ahead import ReadAhead
 from regard.data.own_images._streamed import StreamedSet
+from regard.support.default_device import on_cpu
 
-P = ParamSpec("P")
-Result = TypeVar("Result")
 MEASURED = 4096  # images from which the mean and standard deviation of a streamed set are measured
 LARGEST_SHARE = 0.5  # largest share of the training images that may be held out for validation
-
-
-def on_cpu(function: Callable[P, Result]) -> Callable[P, Result]:
-    """Create tensors on the CPU, even if the caller has set another default device, such as ``meta``."""
-
-    @wraps(function)
-    def run(*args: P.args, **options: P.kwargs) -> Result:
-        with torch.device("cpu"):
-            return function(*args, **options)
-
-    return run
 
 
 @dataclass(frozen=True, eq=False)
