@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from regard._version import __version__
+from regard.support.text import whole_characters
 
 
 def hardware(device: torch.device, processes: int = 1) -> str:
@@ -46,14 +47,15 @@ def commit() -> str:
 
 
 def command() -> str:
-    """The command that is running, quoted for a shell."""
+    """The command that is running, quoted for a shell. JSON cannot hold a file's name that is no UTF-8: it gets question
+    marks."""
     program = Path(sys.argv[0])
     name = [program.name]
     if program.name == "__main__.py":
         name = ["python", "-m", _module_name(program.parent)]
     elif program.suffix == ".py":
         name = ["python", program.name if program.is_absolute() else program.as_posix()]
-    return shlex.join([*name, *sys.argv[1:]])
+    return whole_characters(shlex.join([*name, *sys.argv[1:]]))
 
 
 def resume_command(name: str, seed: int, folder: Path) -> str:
