@@ -142,6 +142,15 @@ def test_a_machine_with_too_little_memory_is_a_message(capsys, monkeypatch):
     assert "too little memory for these sizes" in capsys.readouterr().err
 
 
+def test_a_lack_of_memory_without_words_has_no_empty_brackets(capsys, monkeypatch):
+    def fill(arguments):
+        raise MemoryError
+
+    monkeypatch.setattr("regard.cli._data.run", fill)
+    assert main(["data"]) == 1
+    assert capsys.readouterr().err.endswith("too little memory for these sizes: choose smaller ones\n")
+
+
 def test_a_recipe_comes_first_and_mistakes_go_to_stderr(capsys):
     assert main(["train", "--smoke", "demo"]) == 2
     shown = capsys.readouterr()

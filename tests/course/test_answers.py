@@ -53,6 +53,31 @@ def test_right_answers_pass_whatever_the_seed(name):
             assert not words(found), f"{question}, {student}: {words(found)}"
 
 
+OTHER_FORMS = """
+import functools
+
+def other(part):
+    if isinstance(part, tuple):
+        return [other(each) for each in part]
+    if not isinstance(part, torch.Tensor) or not part.is_floating_point():
+        return part
+    return part.long() if part.equal(part.round()) and not part.requires_grad else part.double()
+
+def in_another_form(function):
+    return functools.wraps(function)(lambda *args, **options: other(function(*args, **options)))
+"""
+
+
+@pytest.mark.parametrize("name", course.NAMES)
+def test_right_answers_pass_as_lists_and_in_other_types(name):
+    """Of several values a list, of tensors float64, or whole numbers where they are whole."""
+    for question in course.questions(name):
+        functions = re.findall(r"^def (\w+)", course.question(name, question).reference, re.MULTILINE)
+        wrapped = [f"{function} = in_another_form({function})" for function in functions]
+        found = outcomes(name, question, "\n".join([OTHER_FORMS, *wrapped]))
+        assert not words(found), f"{question}: {words(found)}"
+
+
 def test_numbers_of_a_student_change_the_answer_and_its_check():
     from regard.course import numbers
 

@@ -18,6 +18,7 @@ from regard.course import (
     expect_choice,
     expect_numbers,
     picture,
+    pictures_of,
     public_checks,
 )
 from regard.course.grading._codec import Unreadable, pack, unpack
@@ -265,6 +266,20 @@ class TestOtherForms:
             expect(got[:1], 1.5)
         with pytest.raises(AssertionError, match="must be real"):
             expect_numbers(got, 2)
+
+    def test_a_picture_is_found_beside_a_colorbar_and_anything_that_is_drawn(self, sent):
+        from matplotlib import pyplot
+
+        right = torch.tensor([[1.0, torch.nan], [2.0, 3.0]])
+        figure, panel = pyplot.subplots()
+        figure.colorbar(panel.imshow(right.numpy()))
+        panel.quiver([0], [0], [1], [1])
+        panel.fill_between([0, 1], [0, 1])
+        panel.vlines(0, 0, 1)
+        panel.scatter([0], [1])
+        (shown,) = pictures_of(sent(figure), 1)
+        assert torch.equal(shown.nan_to_num(9), right.nan_to_num(9).double())
+        pyplot.close(figure)
 
     def test_names_in_a_list_in_a_list_are_no_stack_trace(self, sent):
         with pytest.raises(AssertionError, match="give a set of names"):

@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 from regard.data import UnsuitableDataError, decode_image, open_data
+from regard.training import ImageTask
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -72,3 +73,10 @@ def test_training_sees_what_the_studio_and_reports_see(tmp_path, mode):
     every = torch.cat((own.train.images, own.test().images))
     assert len(seen.unique()) > 8
     assert (every == seen[: own.shape[0]]).flatten(1).all(1).any()
+
+
+def test_classes_of_arrays_must_have_names_that_can_be_saved(tmp_path):
+    images = np.arange(40 * 8 * 8 * 3).reshape(40, 8, 8, 3).astype(np.uint8)
+    np.savez(tmp_path / "images.npz", images=images, labels=np.array(["dog", "caf\udce9"] * 20))
+    with pytest.raises(UnsuitableDataError, match=r"no complete Unicode: class 'caf\\udce9'"):
+        ImageTask(str(tmp_path / "images.npz")).check()

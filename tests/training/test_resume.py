@@ -272,14 +272,19 @@ class TestStopping:
             ("regard train toy --seeds 5", "regard train toy --seeds 5 --folder {all} --resume auto"),
             ("/bin/regard demo --smoke", "regard train demo --smoke --folder {seed} --resume auto"),
             (
-                "/lib/regard/cli/__main__.py train toy --name 'a b'",
+                "{regard}/cli/__main__.py train toy --name 'a b'",
                 "python -m regard.cli train toy --name 'a b' --folder {seed} --resume auto",
             ),
+            (
+                "{regard}/__main__.py train toy --clip 1",
+                "python -m regard train toy --clip 1 --folder {seed} --resume auto",
+            ),
+            ("{regard}/__main__.py demo", "python -m regard train demo --folder {seed} --resume auto"),
             ("notebook.py", "regard.train(recipe, folder={seed!r}, resume='auto') with the same recipe, 'toy'"),
         ],
     )
     def test_the_command_to_resume_is_the_one_that_was_typed(self, monkeypatch, typed, named):
-        monkeypatch.setattr(sys, "argv", shlex.split(typed))
+        monkeypatch.setattr(sys, "argv", shlex.split(typed.format(regard=Path(regard.__file__).parent)))
         expected = named.format(seed="runs/toy-seeds/seed-0", all="runs/toy-seeds")
         assert resume_command("toy", 0, Path("runs/toy-seeds/seed-0")) == expected
 

@@ -1,7 +1,9 @@
 """The command line: ``regard COMMAND …``. Each command is one module, imported when it is used."""
 
+import codecs
 import importlib
 import importlib.util
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -35,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    _replace_what_cannot_be_shown()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
         return 0 if arguments else 2
@@ -69,6 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"regard {name}: {_in_words(error)}", file=sys.stderr)
         return _exit_code(error)
+
+
+def _replace_what_cannot_be_shown() -> None:
+    """Print a question mark for a character that the terminal, or the file that the output goes to, cannot hold: Windows
+    redirects in an encoding that lacks β and ≤. Names of files that are no UTF-8 pass where they can."""
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or codecs.lookup(out.encoding).name != "utf-8"):
+        out.reconfigure(errors="replace")
 
 
 def _refuse_empty(rest: list[str]) -> None:
@@ -127,7 +138,8 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("regard"):
         return f"this command needs {error.name.partition('.')[0]}: pip install 'regard[all]'"
     if _is_memory(error):
-        return f"this machine has too little memory for these sizes: choose smaller ones ({error})"
+        reason = f" ({error})" if str(error) else ""  # Python's own MemoryError says nothing
+        return f"this machine has too little memory for these sizes: choose smaller ones{reason}"
     if isinstance(error, OSError) and error.strerror and type(error).__str__ is OSError.__str__:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return str(error)

@@ -27,7 +27,7 @@ def run(arguments: Sequence[str]) -> int:
     found = verify(names, slow=chosen.slow, smoke=chosen.smoke, report=_report)
     _clear()
     if chosen.json:
-        print(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
+        print(json.dumps(found.as_json(), indent=2))
     elif len(found) == 1 or chosen.id:
         for row in found:
             _show(row, chosen.picture)

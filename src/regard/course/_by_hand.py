@@ -53,7 +53,7 @@ class Answer:
                 f"your answer changes its argument {changed[0] + 1} in place (+=, a method that ends in _, or x[…] = …): "
                 "whoever calls it still needs it; make a new tensor"
             )
-        return found
+        return _in_one_form(found)
 
     def slopes(self, *args: Tensor, weight: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of Σ weight · answer(…) into the arguments."""
@@ -110,6 +110,16 @@ def by_hand(answer: Any, *, without: str | Iterable[str] = (), draws: bool = Fal
         what = "is not there yet" if answer is None or answer is Ellipsis else f"is {answer!r}, which cannot be called"
         raise NotThere(f"your answer {what}: run its cell first, and keep the name it was given")
     return Answer(answer, {name: kind for kind in kinds for name in READY_MADE[kind]}, draws)
+
+
+def _in_one_form(found: Any) -> Any:
+    """Several values as a tuple, and tensors of numbers as float32. Checks compare values and not types, but they also
+    multiply answers by tensors of their own, and torch multiplies only tensors of one type."""
+    if isinstance(found, tuple | list):
+        return tuple(_in_one_form(part) for part in found)
+    if isinstance(found, Tensor) and found.ndim and not (found.dtype == torch.bool or found.is_complex()):
+        return found.float()
+    return found
 
 
 class _Watch(TorchFunctionMode):

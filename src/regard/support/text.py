@@ -1,5 +1,6 @@
 """Counts, sizes and durations as text, and sizes read from text."""
 
+import os
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,6 +16,16 @@ def whole_characters(text: str) -> str:
     True
     """
     return text.encode("utf-8", "replace").decode()
+
+
+def file_name(name: str) -> str:
+    """The name of a file as text that can be saved. A byte that is no UTF-8, as an archive of another system may bring, is
+    written ``\\xe9``; two names that differ stay different.
+
+    >>> file_name("café"), file_name("caf\\udce9")
+    ('café', 'caf\\\\xe9')
+    """
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def format_count(count: int) -> str:

@@ -4,11 +4,13 @@ import platform
 import shlex
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import torch
 
 from regard._version import __version__
+from regard.support.text import whole_characters
 
 
 def hardware(device: torch.device, processes: int = 1) -> str:
@@ -45,21 +47,22 @@ def commit() -> str:
 
 
 def command() -> str:
-    """The command that is running, quoted for a shell."""
+    """The command that is running, quoted for a shell. JSON cannot hold a file's name that is no UTF-8: it gets question
+    marks."""
     program = Path(sys.argv[0])
     name = [program.name]
     if program.name == "__main__.py":
-        name = ["python", "-m", ".".join(program.parts[-3:-1])]
+        name = ["python", "-m", _module_name(program.parent)]
     elif program.suffix == ".py":
         name = ["python", program.name if program.is_absolute() else program.as_posix()]
-    return shlex.join([*name, *sys.argv[1:]])
+    return whole_characters(shlex.join([*name, *sys.argv[1:]]))
 
 
 def resume_command(name: str, seed: int, folder: Path) -> str:
     """The command that resumes a run in a folder: the current command with --resume."""
     words = shlex.split(command())
     program, rest = (words[:1], words[1:]) if words[:1] == ["regard"] else (words[:3], words[3:])
-    if program in (["regard"], ["python", "-m", "regard.cli"]):
+    if program in (["regard"], ["python", "-m", "regard"], ["python", "-m", "regard.cli"]):
         if rest[:1] == ["demo"]:
             smoke = ["--smoke"] if "--smoke" in rest else []
             return shlex.join([*program, "train", "demo", *smoke, "--folder", str(folder), "--resume", "auto"])
@@ -84,6 +87,16 @@ def without(words: list[str], *options: str) -> list[str]:
         elif not word.startswith(tuple(f"{option}=" for option in options)):
             left.append(word)
     return left
+
+
+def _module_name(package: Path) -> str:
+    """The dotted name of a package, from its folder: the folders above that are packages, too, are part of the name.
+
+    >>> _module_name(Path(__file__).parent)
+    'regard.training'
+    """
+    above = takewhile(lambda folder: (folder / "__init__.py").exists(), package.parents)
+    return ".".join([*reversed([folder.name for folder in above]), package.name])
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from regard.data import Augmentation
 from regard.support.checks import UnusableInputError, describe
+from regard.support.reading import parse_json
 from regard.training._recipe import PARTS, Recipe
 
 
@@ -81,7 +82,13 @@ def check_readable(recipe: Recipe) -> None:
     """Refuse a recipe whose file could not be read again, before it is trained: the run would be lost."""
     try:
         written = json.dumps(encode(recipe))
-        same = json.dumps(encode(decode(json.loads(written), modules_of(recipe)))) == written
+        again = parse_json(written, finite=False)  # as the file is read
+        same = json.dumps(encode(decode(again, modules_of(recipe)))) == written
+    except UnicodeEncodeError as broken:
+        raise UnusableInputError(
+            f"the recipe {recipe.name!r:.100} holds {broken.object!r:.200}, which is no complete Unicode: rename the file or "
+            f"folder, or, if its name looks right elsewhere, set LC_ALL=C.UTF-8"
+        ) from broken
     except (TypeError, ValueError) as error:
         raise UnusableInputError(f"the recipe {recipe.name!r:.100} cannot be saved and read again: {error}") from error
     if not same:

@@ -109,21 +109,25 @@ def _tensor(value: torch.Tensor, blobs: list[bytes]) -> Any:
 
 
 def plain_figure(figure: Any) -> dict[str, Any]:
-    """The contents of a matplotlib figure, as numbers."""
-    return {"axes": [_drawn(panel) for panel in figure.axes]}
+    """The contents of a matplotlib figure, as numbers. A colorbar is no panel of its own."""
+    return {"axes": [_drawn(panel) for panel in figure.axes if panel.get_label() != "<colorbar>"]}
 
 
 def _drawn(panel: Any) -> dict[str, Any]:
     """The contents of a matplotlib panel, as numbers."""
     return {
-        "images": [torch.as_tensor(image.get_array().filled(math.nan)).double() for image in panel.images[:64]],
+        "images": [_numbers(image.get_array()) for image in panel.images[:64]],
         "lines": [torch.as_tensor(line.get_xydata()).double() for line in panel.lines[:64]],
-        "points": [torch.as_tensor(each.get_offsets().filled(math.nan)).double() for each in panel.collections[:64]
-                   if hasattr(each, "get_offsets")],
+        "points": [_numbers(each.get_offsets()) for each in panel.collections[:64] if hasattr(each, "get_offsets")],
         "title": str(panel.get_title()),
         "xlabel": str(panel.get_xlabel()),
         "ylabel": str(panel.get_ylabel()),
     }  # fmt: skip
+
+
+def _numbers(drawn: Any) -> torch.Tensor:
+    """An array as matplotlib keeps it, masked or not, as a tensor: NaN where it is masked."""
+    return torch.as_tensor(drawn.filled(math.nan) if hasattr(drawn, "filled") else drawn).double()
 
 
 def _value(tree: Any, blobs: bytes, function: Callable[[int], Any] | None) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.data.own_images._errors import UnsuitableDataError
 from regard.data.own_images._pixels import DecodedPixels, Pixels
-from regard.support.text import listed
+from regard.support.text import listed, whole_characters
 
 Part = Literal["train", "validation", "test"]
 TEST_SHARE = 0.1
@@ -124,6 +124,8 @@ def check(collection: Collection) -> list[str]:
         raise UnsuitableDataError(
             f"{collection.where} has only the class {classes[0]!r}" if classes else f"{collection.where} has no classes"
         )
+    if broken := [name for name in classes if name != whole_characters(name)]:
+        raise UnsuitableDataError(f"{collection.where} has names that are no complete Unicode: {_classes(broken)}")
     counts = {part: labels[rows].bincount(minlength=len(classes)) for part, rows in parts.items()}
     if untrained := _names_of(classes, counts["train"] == 0):
         raise UnsuitableDataError(f"{collection.where} has no training image of {_classes(untrained)}")

@@ -13,7 +13,7 @@ from regard.data.own_images._collection import PART_NAMES, Collection, Part, com
 from regard.data.own_images._decode import SUFFIXES, Header, UnreadableImage, read_headers, refuse_unreadable
 from regard.data.own_images._errors import UnsuitableDataError
 from regard.data.own_images._pixels import DecodedPixels
-from regard.support.text import listed
+from regard.support.text import file_name, listed
 
 
 class ImageFile(NamedTuple):
@@ -86,7 +86,7 @@ def list_files(folder: Path) -> tuple[list[ImageFile], list[str]]:
             found, others = _images(folder, place)
             if part == "train" and not found:
                 raise UnsuitableDataError(f"there are no images in {place}: add some, or remove the folder")
-            files += [ImageFile(part, place.name, *each) for each in found]
+            files += [ImageFile(part, file_name(place.name), *each) for each in found]
             ignored += others
     if not files:
         endings = ", ".join(sorted(SUFFIXES))
