@@ -32,6 +32,22 @@ def check_chosen(name: str, chosen: Any) -> None:
         raise TypeError(f"{name} must be a whole number, a slice or several whole numbers, got {describe(chosen)}")
 
 
+def check_weights(weights: Any) -> None:
+    """Raise an error unless these may be new weights."""
+    if weights is None or isinstance(weights, Map | Maps):
+        return
+    if isinstance(weights, Tensor):
+        if not weights.is_floating_point() or weights.ndim > 4:
+            raise ValueError(
+                f"weights must be floating-point numbers (batch, heads, queries, keys), got {describe(weights)}"
+            )
+        return
+    if isinstance(weights, bool) or not (isinstance(weights, int | float) or callable(weights)):
+        raise TypeError(f"weights must be a number, a tensor, maps, a function or None, got {describe(weights)}")
+    if isinstance(weights, int | float) and not abs(weights) < float("inf"):
+        raise ValueError(f"weights must be finite, got {weights}")
+
+
 def numbers_of(chosen: Chosen, count: int) -> list[int]:
     """The chosen numbers below ``count``; others are ignored.
 

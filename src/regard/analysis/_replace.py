@@ -53,7 +53,7 @@ class ReplacedHeads:
     def __enter__(self) -> "ReplacedHeads":
         stack = ExitStack()
         self._stacks.append(stack)
-        stack.callback(self._warn, stack.enter_context(changing(self.model, self._change, by_position=True)))
+        stack.callback(self._warn, stack.enter_context(changing(self.model, self._change, of_maps=True)))
         return self
 
     def __exit__(
