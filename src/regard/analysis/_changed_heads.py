@@ -124,7 +124,7 @@ def heads_in(model: nn.Module, run: Callable[[], object]) -> dict[str, int]:
 
 @contextmanager
 def mask_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator[None]:
-    """Silence heads: inside the block their outputs are zero.
+    """Silence heads: inside the block their outputs are zero, and so are their maps for a capture or an edit in it.
 
     A model may compute one map of ``regard.capture`` in parts, which are called ``attn``, ``attn#2``, …. Then name all of
     them, or the block ends with an error that does. ``attn#2`` alone stands for this part. In differential attention a head
@@ -160,6 +160,9 @@ def masking(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator[Ch
         check_heads(record.name, silent, output.shape[1])
         gate = output.new_ones(output.shape[1])
         gate[list(silent)] = 0
+        running = record.running
+        # For a capture or an edit inside the block: the map of a silent head is zero.
+        running.edited = lambda rows, which: running.weights(rows, which)[0] * gate[which, None, None].detach()
         return output * gate[:, None, None]
 
     with changing(model, change, chosen=heads) as changed:
