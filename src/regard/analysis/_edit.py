@@ -22,6 +22,7 @@ from regard.analysis._edited_weights import (
     check_weights,
     has_keys,
     indices,
+    listed,
     numbers_of,
     table_from_run,
     table_of,
@@ -62,11 +63,13 @@ class Edit:
     renormalize: bool = False
     edges: Counter[str] = field(default_factory=Counter)
     _stack: ExitStack | None = None
+    _most_heads: int = 0
 
     def __enter__(self) -> "Edit":
         if self._stack is not None:
             raise RuntimeError("this edit is already active: write `with regard.edit(…):` again")
         self.edges.clear()
+        self._most_heads = 0
         self._stack = ExitStack()
         self._editor = _join_editor(self, self._stack)
         return self
@@ -87,6 +90,7 @@ class Edit:
         """The edges that this edit changes in this attention, and the numbers of the chosen queries and keys."""
         at = TokenPlaces.of(record)
         heads = numbers_of(self.heads, record.shape[1])
+        self._most_heads = max(self._most_heads, record.shape[1])
         if not heads:
             raise ValueError(f"heads={self.heads}: {record.name!r} has {record.shape[1]} heads")
         if self.heads is not None and record.axes.certainty == "ambiguous":
@@ -185,6 +189,12 @@ class Edit:
             raise ValueError(
                 f"no edge was changed: queries and keys must name tokens of {', '.join(self.edges)}, but queries="
                 f"{self.queries!r} and keys={self.keys!r} name none"
+            )
+
+        absent = [n for n in listed(self.heads) if not -self._most_heads <= n < self._most_heads]
+        if absent:  # others may be in some attentions only
+            raise ValueError(
+                f"heads={self.heads}: no edited attention has a head {absent[0]}, the most are {self._most_heads}"
             )
 
     def __str__(self) -> str:
