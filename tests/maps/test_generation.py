@@ -281,6 +281,23 @@ def test_cross_attention_whose_cache_holds_the_other_sequence_alone(transformers
     ] * len(cross)
 
 
+def test_a_module_that_several_layers_share_has_the_positions_of_each(transformers):
+    kinds = ["mamba", "hybrid", "mamba", "hybrid"]
+    config = transformers.Zamba2Config(
+        **{**SMALL, "num_hidden_layers": 4}, layer_types=kinds, layers_block_type=kinds, n_mamba_heads=8, mamba_d_state=8,
+        num_mem_blocks=1, use_mamba_kernels=False, eos_token_id=None,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model, prompt = transformers.Zamba2ForCausalLM(config).eval(), torch.randint(1, 50, (2, 7))
+    with torch.no_grad(), regard.capture(model) as maps:
+        output = model.generate(prompt, **LENGTH)
+    assert len(maps) == 2
+    whole, expected = maps.generation(output), at_once(model, output.sequences)
+    for name, found in maps.items():
+        assert [call.positions.first for call in found.calls] == [0, *range(7, 12)]
+        torch.testing.assert_close(whole[name].weights, expected[name].weights, atol=1e-5, rtol=1e-4)
+
+
 def test_calls_that_do_not_continue_each_other_are_not_joined(text_model, networks):
     model, images = networks(1), torch.randn(3, 1, 5, 8)
     with torch.no_grad(), regard.capture(model) as maps:

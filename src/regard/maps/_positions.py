@@ -17,6 +17,7 @@ from regard.maps._module_names import CALL, CallSite
 # Names of local variables that hold a cache, and of arguments that hold the other sequence of cross-attention.
 CACHES = ("past_key_values", "past_key_value", "layer_past", "kv_cache", "cache")
 _new: Any = tuple.__new__  # the constructor of a named tuple is slower
+_LAYERS = ("layer_idx",)
 _OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 
 
@@ -109,7 +110,7 @@ def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], stack: 
         if length is None:
             return None
         return _new(CacheState, (length, True, stack[0], stack[1]))  # type: ignore[no-any-return]
-    return _new(CacheState, (_length(own, module), cross, stack[0], stack[1]))  # type: ignore[no-any-return]
+    return _new(CacheState, (_length(own, module, inside), cross, stack[0], stack[1]))  # type: ignore[no-any-return]
 
 
 def _length_of_queries(cache: Any, module: nn.Module, inside: Sequence[FrameType]) -> int | None:
@@ -122,7 +123,7 @@ def _length_of_queries(cache: Any, module: nn.Module, inside: Sequence[FrameType
     while frame is not None:
         around = _local([frame], CACHES)
         if hasattr(around, "self_attention_cache"):
-            return _length(around.self_attention_cache, module)
+            return _length(around.self_attention_cache, module, inside)
         shared = shared or around is cache
         frame = frame.f_back
     layer = getattr(module, "layer_idx", None)
@@ -195,9 +196,10 @@ def _attends_elsewhere(frames: Sequence[FrameType]) -> bool:
     return _local(frames, _OTHER_SEQUENCE) is not None or bool(_local(frames, ("is_cross_attention",)))
 
 
-def _length(cache: Any, module: nn.Module) -> int:
-    """The number of tokens that the cache has seen, in the layer of this module if it has layers."""
-    layer = module.__dict__.get("layer_idx")
+def _length(cache: Any, module: nn.Module, inside: Sequence[FrameType]) -> int:
+    """The number of tokens that the cache has seen, in the layer of this call if it has layers."""
+    layer = _local(inside, _LAYERS)  # of a module that several layers share (Zamba)
+    layer = module.__dict__.get("layer_idx") if layer is None else layer
     if type(layer) is int:
         try:
             length = cache.get_seq_length(layer)
