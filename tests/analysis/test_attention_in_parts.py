@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import regard
-from regard.analysis import importance, mask_heads
+from regard.analysis import importance, mask_heads, pruning_curve
 
 WAYS = ["whole", "heads", "queries", "values", "modules"]
 
@@ -137,8 +137,18 @@ def test_silencing_a_part_is_not_taken_for_silencing_the_head(x):
         mask_heads(model, {"blocks.0": [1]}),
     ):
         model(x)
-    with pytest.raises(ValueError, match="in parts: name all of them"):
-        importance(model, [(x, torch.zeros(2, dtype=torch.long))], method="leave_out")
+
+
+@pytest.mark.parametrize("way", WAYS[:-1])
+@pytest.mark.parametrize("method", ["gate", "leave_out"])
+def test_importance_is_that_of_the_heads_of_the_maps(way, method, x):
+    batches = [(x, torch.tensor([0, 2]))]
+    want = importance(network("whole"), batches, method=method)
+    found = importance(network(way), batches, method=method)
+    assert list(found.scores) == ["blocks.0", "blocks.1"]
+    for name, scores in want.scores.items():
+        torch.testing.assert_close(found.scores[name], scores)
+    assert pruning_curve(network(way), batches, found) == pruning_curve(network("whole"), batches, want)
 
 
 def test_replacing_heads_of_a_part_is_refused(x):

@@ -260,6 +260,47 @@ def twice(x: torch.Tensor) -> torch.Tensor:
     return 2 * x
 
 
+class Grouped(nn.Module):
+    def forward(self, one, other, ends):
+        return torch._grouped_mm(one, other, offs=ends)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "groups"),
+    [
+        ((8, 16), (2, 16, 32), [(3, 16, 32), (5, 16, 32)]),
+        ((2, 8, 16), (16, 8), [(8, 16, 3), (8, 16, 5)]),
+        ((16, 8), (8, 32), [(16, 3, 32), (16, 5, 32)]),
+        ((2, 8, 16), (2, 16, 32), [(8, 16, 32), (8, 16, 32)]),
+    ],
+)
+def test_grouped_products_are_those_of_all_groups(one, other, groups):
+    ends = None if len(one) == len(other) == 3 else torch.tensor([3, 8], dtype=torch.int32)
+    given = [torch.ones(shape, dtype=torch.bfloat16) for shape in (one, other)]
+    found = cost(Grouped(), [*given, ends])
+    assert found.multiply_adds == sum(map(math.prod, groups))
+    assert not found.uncounted
+
+
+def test_experts_count_as_many_products_in_groups_as_one_by_one(transformers):
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+    }
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    counts = []
+    for way in ("grouped_mm", "eager"):
+        config = transformers.Qwen3MoeConfig(vocab_size=50, intermediate_size=40, **sizes, **experts)
+        config._experts_implementation = way
+        counts.append(cost(transformers.Qwen3MoeForCausalLM(config), [torch.randint(0, 50, (2, 7))]))
+    assert counts[0].multiply_adds == counts[1].multiply_adds
+    assert counts[0].operations.keys() != counts[1].operations.keys()
+    assert not counts[0].uncounted
+
+
 class Custom(nn.Module):
     def forward(self, x):
         return twice(x)

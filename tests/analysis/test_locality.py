@@ -233,11 +233,18 @@ def test_heads_can_be_replaced_in_every_kind_of_model(timm, transformers, family
     assert sorted({head.name for head in found}) == names
     sharp = [Head(head.name, head.head, (0.0, 0.0), 30.0, 1.0, 1.0, (0.0,) * len(head.prefix), 0.0) for head in found]
     replaced = regard.replace_heads(model, Locality(sharp, found.layouts))
-    # A capture inside sees what the model computes by itself, and that something else comes out.
-    with torch.no_grad(), replaced, pytest.warns(UserWarning, match="do not reproduce"), regard.capture(model) as inner:
+    # A capture inside has the maps of the replaced heads, here shifts by nothing, with which the model's outputs agree.
+    with torch.no_grad(), replaced, regard.capture(model) as inner:
         run()
     assert list(inner) == names
-    assert all(one.residual > 1e-3 for one in inner.values())
+    assert inner.residual < 1e-6
+    for name, found in inner.items():
+        prefix, before = found.layout(more.get("grid")).prefix, maps[name].weights
+        torch.testing.assert_close(
+            found.weights[:, :, prefix:], torch.eye(before.shape[3])[prefix:].expand_as(before[:, :, prefix:])
+        )
+        assert (found.weights - before).abs().max() > 0.1
+        torch.testing.assert_close(found.weights[:, :, :prefix].sum(-1), torch.ones(2, 2, prefix))
 
 
 def test_the_cost_of_replacing_is_measured():

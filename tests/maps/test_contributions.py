@@ -179,3 +179,27 @@ def test_contributions_say_what_of_the_weights_was_kept():
         with pytest.raises(ValueError, match=match):
             maps[0].contributions()
         assert maps[0].head_contributions().shape == (1, 2, 5)
+
+
+def test_contributions_keep_the_order_of_the_calls_and_what_is_an_image():
+    """A layer that is called several times counts as often in a rollout, of the latest run alone."""
+
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = regard.MultiHeadAttention(12, 3)
+
+        def forward(self, x):
+            for _ in range(3):
+                x = x + self.layer(x)
+            return x
+
+    model = Recurrent().double()
+    with torch.no_grad(), regard.capture(model, values=True) as maps:
+        model(torch.randn(2, 4, 12, dtype=torch.float64))
+        model(torch.randn(2, 5, 12, dtype=torch.float64))
+    maps.image_tokens = regard.maps.ImageTokens(7)
+    sizes = maps.contributions()
+    want = regard.rollout([call.contributions for call in maps[0].calls[3:]])
+    torch.testing.assert_close(regard.rollout(sizes), want)
+    assert sizes.image_tokens is maps.image_tokens

@@ -214,6 +214,90 @@ def test_encoder_and_decoder(transformers, beams):
         torch.testing.assert_close(found.weights, expected[name].weights, atol=1e-5, rtol=1e-4)
 
 
+def whisper(transformers):
+    sizes = {
+        f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (("layers", 2), ("attention_heads", 4))
+    }
+    config = transformers.WhisperConfig(
+        vocab_size=50, d_model=32, encoder_ffn_dim=40, decoder_ffn_dim=40, num_mel_bins=8, max_source_positions=10,
+        max_target_positions=20, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, **sizes,
+    )  # fmt: skip
+    model = transformers.WhisperForConditionalGeneration(config).eval()
+    return model, {"input_features": torch.randn(2, 8, 20)}, {"decoder_input_ids": torch.tensor([[1, 5, 7]] * 2)}
+
+
+def mllama(transformers):
+    text = {"vocab_size": 50, "num_hidden_layers": 3, "num_key_value_heads": 2, "cross_attention_layers": [1]}
+    vision = {"num_hidden_layers": 2, "num_global_layers": 1, "attention_heads": 4, "image_size": 16, "patch_size": 8}
+    vision |= {"max_num_tiles": 2, "vision_output_dim": 64, "intermediate_layers_indices": [1]}
+    both = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 40}
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    rotary = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+    config = transformers.MllamaConfig(
+        vision_config={**both, **vision, "supported_aspect_ratios": [[1, 1], [1, 2]]},
+        text_config={**both, **text, **tokens, **rotary}, image_token_index=49,
+    )  # fmt: skip
+    model = transformers.MllamaForConditionalGeneration(config).eval()
+    for gate in (
+        model.model.language_model.layers[1].cross_attn_attn_gate,
+        model.model.language_model.layers[1].cross_attn_mlp_gate,
+    ):
+        torch.nn.init.ones_(gate)
+    image = {
+        "pixel_values": torch.randn(1, 1, 2, 3, 16, 16), "aspect_ratio_ids": torch.tensor([[2]]),
+        "aspect_ratio_mask": torch.ones(1, 1, 2, dtype=torch.long),
+    }  # fmt: skip
+    return model, {**image, **sees_all(5)}, {"input_ids": torch.tensor([[1, 49, 5, 6, 7]])}
+
+
+def sees_all(tokens):
+    """All tokens see both tiles of the image."""
+    return {"cross_attention_mask": torch.ones(1, tokens, 1, 2, dtype=torch.long)}
+
+
+@pytest.mark.parametrize("build", [whisper, mllama])
+def test_cross_attention_whose_cache_holds_the_other_sequence_alone(transformers, build):
+    torch.manual_seed(0)
+    model, source, prompt = build(transformers)
+    model.generation_config.eos_token_id = None
+    with torch.no_grad(), regard.capture(model) as maps:
+        output = model.generate(**source, **prompt, return_dict_in_generate=True, max_new_tokens=4)
+    text = dict.fromkeys(prompt, output.sequences[:, :-1])
+    source |= sees_all(output.sequences.shape[1] - 1) if build is mllama else {}
+    with torch.no_grad(), regard.capture(model) as expected:
+        model(**source, **text, use_cache=False)
+    cross = [name for name in maps if "encoder_attn" in name or "cross_attn" in name]
+    whole = maps.generation(output)
+    assert cross
+    for name, found in whole.items():
+        if name in cross or "self_attn" in name:
+            torch.testing.assert_close(found.weights, expected[name].weights, atol=1e-5, rtol=1e-4)
+    for name in cross:
+        assert maps[name].calls[-1].positions.query_positions.tolist() == [output.sequences.shape[1] - 2]
+    with torch.no_grad(), regard.capture(model) as single:
+        model(**source, **text)
+    assert [single[name].query_positions.tolist() for name in cross] == [
+        list(range(output.sequences.shape[1] - 1))
+    ] * len(cross)
+
+
+def test_a_module_that_several_layers_share_has_the_positions_of_each(transformers):
+    kinds = ["mamba", "hybrid", "mamba", "hybrid"]
+    config = transformers.Zamba2Config(
+        **{**SMALL, "num_hidden_layers": 4}, layer_types=kinds, layers_block_type=kinds, n_mamba_heads=8, mamba_d_state=8,
+        num_mem_blocks=1, use_mamba_kernels=False, eos_token_id=None,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model, prompt = transformers.Zamba2ForCausalLM(config).eval(), torch.randint(1, 50, (2, 7))
+    with torch.no_grad(), regard.capture(model) as maps:
+        output = model.generate(prompt, **LENGTH)
+    assert len(maps) == 2
+    whole, expected = maps.generation(output), at_once(model, output.sequences)
+    for name, found in maps.items():
+        assert [call.positions.first for call in found.calls] == [0, *range(7, 12)]
+        torch.testing.assert_close(whole[name].weights, expected[name].weights, atol=1e-5, rtol=1e-4)
+
+
 def test_calls_that_do_not_continue_each_other_are_not_joined(text_model, networks):
     model, images = networks(1), torch.randn(3, 1, 5, 8)
     with torch.no_grad(), regard.capture(model) as maps:

@@ -6,29 +6,37 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from regard.maps import AttentionRecord, Joint, RecordListener, intercept
+from regard.analysis._composed_maps import Composition, CompositionListener
+from regard.maps import AttentionRecord, intercept
 from regard.support.checks import check_module, describe
 
 # From one attention and its output to another output (batch, heads, queries, width), or None to leave it.
 Change = Callable[[AttentionRecord, Tensor], Tensor | None]
 
 
-class ChangedHeads(RecordListener):
+class ChangedHeads(CompositionListener):
     """Replaces the outputs of attention, see :func:`changing`.
 
     Attributes:
         seen: the number of heads of each attention, by name.
+        compositions: which attentions are one map.
         broken: what was changed in another way than asked for.
     """
 
     def __init__(
-        self, change: Change, retract: Callable[[str], None] | None = None, *, by_position: bool = False
+        self,
+        change: Change,
+        retract: Callable[[str], None] | None = None,
+        *,
+        of_maps: bool = False,
+        chosen: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         super().__init__()
-        self.change, self.by_position = change, by_position
+        self.change, self.of_maps, self.chosen = change, of_maps, chosen or {}
         self.broken: list[str] = []
         self._retract = retract
         self.seen: dict[str, int] = {}
+        self.compositions: dict[Composition, None] = {}
         self._changed: set[str] = set()
 
     def retract(self, name: str) -> None:
@@ -38,19 +46,29 @@ class ChangedHeads(RecordListener):
 
     def attended(self, record: AttentionRecord) -> Tensor | None:
         self.seen[record.name] = record.shape[1]
+        self.remember(record)
         output = record.running.output
         new = None if output is None else self.change(record, output)
         if new is not None:
             self._changed.add(record.name)
         return new
 
-    def joined(self, names: Sequence[str], joint: Joint) -> bool:
-        first, every = names[0] in self._changed, self._changed.issuperset(names)
-        if first and not every and joint.axis != "heads":
-            self.broken.append(f"{names[0]!r} is computed in parts: name all of them ({', '.join(names)})")
-        elif first and self.by_position:
-            self.broken.append(f"{names[0]!r} is computed in parts or in another order of tokens than its map")
-        return False
+    def composed(self, found: Composition) -> None:
+        self.compositions[found] = None
+        name, names = found.names[0], ", ".join(found.names)
+        if name not in self._changed:  # other parts were chosen by their own names
+            return
+        if self.of_maps and (found.way != "values" or not self._changed.issuperset(found.names)):
+            self.broken.append(
+                f"{name!r} is computed in parts, or as a difference, or in another order of tokens than its map"
+            )
+        elif not self._changed.issuperset(found.names) and found.way != "heads":
+            self.broken.append(f"{name!r} is computed in parts: name all of them ({names})")
+        elif split := found.split_pairs(self.chosen.get(name, ())):
+            one, two = split[0]
+            self.broken.append(
+                f"a head of the map of {name!r} is the difference of its heads {one} and {two}: name both of them, or none"
+            )
 
     def regrouped(self, name: str, known: bool) -> None:
         if name in self._changed:
@@ -62,14 +80,24 @@ class ChangedHeads(RecordListener):
 
 @contextmanager
 def changing(
-    model: nn.Module, change: Change, retract: Callable[[str], None] | None = None, *, by_position: bool = False
+    model: nn.Module,
+    change: Change,
+    retract: Callable[[str], None] | None = None,
+    *,
+    of_maps: bool = False,
+    chosen: Mapping[str, Sequence[int]] | None = None,
 ) -> Iterator[ChangedHeads]:
     """Inside the block ``change`` replaces the output of each attention. The model itself is not changed. The fast path of
-    ``nn.TransformerEncoder`` is off, because heads cannot be changed in it. ``retract`` is called with the name of an
-    attention that turns out to be a part of another operation; ``by_position`` says that the change depends on where the
-    tokens lie. At the end of the block an error says what could not be changed as asked."""
+    ``nn.TransformerEncoder`` is off, because heads cannot be changed in it. At the end of the block an error says what
+    could not be changed as asked.
+
+    Args:
+        retract: called with the name of an attention that turns out to be a part of another operation.
+        of_maps: whether the change was made for maps of ``capture``: for their heads, at the places of their tokens.
+        chosen: the heads that are changed, by name, if not all are.
+    """
     check_module("model", model)
-    changed = ChangedHeads(change, retract, by_position=by_position)
+    changed = ChangedHeads(change, retract, of_maps=of_maps, chosen=chosen)
     with intercept(model, changed, keeps_path=False):
         yield changed
     if changed.broken:
@@ -96,7 +124,11 @@ def heads_in(model: nn.Module, run: Callable[[], object]) -> dict[str, int]:
 
 @contextmanager
 def mask_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator[None]:
-    """Silence heads: inside the block their outputs are zero.
+    """Silence heads: inside the block their outputs are zero, and so are their maps for a capture or an edit in it.
+
+    A model may compute one map of ``regard.capture`` in parts, which are called ``attn``, ``attn#2``, …. Then name all of
+    them, or the block ends with an error that does. ``attn#2`` alone stands for this part. In differential attention a head
+    of the map may be the difference of two heads of the model: silence both or none.
 
     Args:
         heads: the heads to silence, by the name of the attention, as ``regard.capture`` names it.
@@ -108,6 +140,13 @@ def mask_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator
     >>> torch.equal(out, layer.output.bias.expand(1, 3, 8))
     True
     """
+    with masking(model, heads):
+        yield
+
+
+@contextmanager
+def masking(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator[ChangedHeads]:
+    """:func:`mask_heads` that says what the model computed inside the block."""
     if not isinstance(heads, Mapping):
         raise TypeError(f"heads must be a mapping from names of attention to numbers of heads, got {describe(heads)}")
 
@@ -121,10 +160,13 @@ def mask_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator
         check_heads(record.name, silent, output.shape[1])
         gate = output.new_ones(output.shape[1])
         gate[list(silent)] = 0
+        running = record.running
+        # For a capture or an edit inside the block: the map of a silent head is zero.
+        running.edited = lambda rows, which: running.weights(rows, which)[0] * gate[which, None, None].detach()
         return output * gate[:, None, None]
 
-    with changing(model, change) as changed:
-        yield
+    with changing(model, change, chosen=heads) as changed:
+        yield changed
     unknown = [name for name in heads if name not in changed.seen]
     if unknown and changed.seen:
         raise KeyError(f"no attention is named {unknown}; there are {sorted(changed.seen)}")

@@ -12,14 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.analysis._composed_maps import Composition, CompositionListener
 from regard.analysis._edited_weights import (
     Chosen,
     Edges,
     NewWeights,
     TokenPlaces,
     check_chosen,
+    check_weights,
     has_keys,
     indices,
+    listed,
     numbers_of,
     table_from_run,
     table_of,
@@ -28,10 +31,8 @@ from regard.analysis._edited_weights import (
 )
 from regard.maps import (
     AttentionRecord,
-    Joint,
     Map,
     Maps,
-    RecordListener,
     Selection,
     check_patterns,
     intercept,
@@ -62,11 +63,13 @@ class Edit:
     renormalize: bool = False
     edges: Counter[str] = field(default_factory=Counter)
     _stack: ExitStack | None = None
+    _most_heads: int = 0
 
     def __enter__(self) -> "Edit":
         if self._stack is not None:
             raise RuntimeError("this edit is already active: write `with regard.edit(…):` again")
         self.edges.clear()
+        self._most_heads = 0
         self._stack = ExitStack()
         self._editor = _join_editor(self, self._stack)
         return self
@@ -87,6 +90,7 @@ class Edit:
         """The edges that this edit changes in this attention, and the numbers of the chosen queries and keys."""
         at = TokenPlaces.of(record)
         heads = numbers_of(self.heads, record.shape[1])
+        self._most_heads = max(self._most_heads, record.shape[1])
         if not heads:
             raise ValueError(f"heads={self.heads}: {record.name!r} has {record.shape[1]} heads")
         if self.heads is not None and record.axes.certainty == "ambiguous":
@@ -99,20 +103,38 @@ class Edit:
         key = indices(at.key, read).clamp_min(0 if self.keys is None and not has_keys(self.weights) else -1)
         return Edges(heads, indices(at.query, asked), key, at), (asked, read)
 
-    def why_not_joined(self, names: Sequence[str], joint: Joint) -> str | None:
-        """Why this edit of attention that is computed in parts is not the one of the whole map, if so."""
+    def why_not_composed(self, found: Composition) -> str | None:
+        """Why this edit of attentions that are one map is not the one of the map, if so."""
+        names, new = found.names, self.weights
         if not self.wants(names[0]):  # the name of the map; other parts were chosen by their own names
             return None
         if not all(map(self.wants, names)):
-            one_head = joint.axis == "heads" and self.heads == 0  # head 0 of the first part is that of the map
+            one_head = found.way == "heads" and self.heads == 0  # head 0 of the first part is that of the map
             return None if one_head else f"it is computed in parts: name all of them in where ({', '.join(names)})"
-        table = isinstance(self.weights, Tensor | Map | Maps)
+        table = isinstance(new, Tensor | Map | Maps)
+        zero = not table and not callable(new) and not new  # blocked edges, or weights of 0
+        if found.way == "difference":
+            if table or not (zero or callable(new)):
+                return "its map is the difference of several attentions, none of which can take the weights of the map"
+            heads = [] if self.heads is None else numbers_of(self.heads, 1 + max(map(max, found.pairs), default=0))
+            split = found.split_pairs(heads)
+            return (
+                f"a head of its map is the difference of heads {split[0][0]} and {split[0][1]}: name both"
+                if split
+                else None
+            )
+        if found.way in ("keys", "same keys"):
+            whole_rows = zero and self.keys is None
+            return (
+                None if whole_rows else "it is computed in parts that share one softmax, and an edit sees one of them"
+            )
         numbered = {
             "batch": table,
             "heads": table or self.heads is not None,
             "queries": table or self.queries is not None or self.keys is not None,
+            "values": False,
         }
-        if numbered.get(joint.axis, True):
+        if numbered[found.way]:
             return "it is computed in parts, or in another order, so queries, keys or heads have other numbers than in its map"
         return None
 
@@ -169,12 +191,18 @@ class Edit:
                 f"{self.queries!r} and keys={self.keys!r} name none"
             )
 
+        absent = [n for n in listed(self.heads) if not -self._most_heads <= n < self._most_heads]
+        if absent:  # others may be in some attentions only
+            raise ValueError(
+                f"heads={self.heads}: no edited attention has a head {absent[0]}, the most are {self._most_heads}"
+            )
+
     def __str__(self) -> str:
         rows = [("name", "edges changed"), *((name, f"{count:,}") for name, count in self.edges.items())]
         return "\n".join(text_table(rows, right={1})) if self.edges else "no edges were changed"
 
 
-class _Editor(RecordListener):
+class _Editor(CompositionListener):
     """All active edits of one model in this thread, applied one after the other."""
 
     def __init__(self) -> None:
@@ -201,33 +229,16 @@ class _Editor(RecordListener):
             f"{name!r} rescales the output of its kernel (a learned sink): its share stays that of the weights before the edit",
             stacklevel=2,
         )
+        super().rescaled(name, factor)
 
-    def joined(self, names: Sequence[str], joint: Joint) -> bool:
+    def composed(self, found: Composition) -> None:
         for edit in self.edits:
-            reason = edit.why_not_joined(names, joint)
+            reason = edit.why_not_composed(found)
             if reason:
-                self.lost_by_name.append((names[0], f"{names[0]}: {reason}"))
-        return False
-
-    def subtracted(self, first: str, second: str, factor: Any) -> None:
-        self._combined(first)
-
-    def heads_subtracted(self, name: str, first: Sequence[int], second: Sequence[int], factor: Any) -> None:
-        self._combined(name)
-
-    def added(self, names: Sequence[str], factors: Sequence[Any], same_keys: bool) -> bool:
-        self._combined(names[0])
-        return False
-
-    def _combined(self, name: str) -> None:
-        """The map of this name is a difference or a sum of several attentions."""
-        if any(edit.wants(name) and isinstance(edit.weights, Map | Maps) for edit in self.edits):
-            reason = (
-                "its map is made of several attentions, so that of another run cannot take the place of one of them"
-            )
-            self.lost_by_name.append((name, f"{name}: {reason}"))
+                self.lost_by_name.append((found.names[0], f"{found.names[0]}: {reason}"))
 
     def attended(self, record: AttentionRecord) -> Tensor | None:
+        self.remember(record)
         call = self._calls[record.name]
         self._calls[record.name] += 1
         running, edits_of_it = record.running, [edit for edit in self.edits if edit.wants(record.name)]
@@ -343,7 +354,10 @@ def edit(
     rows that are changed. Nested edits of one model apply one after another, the outer first.
 
     Args:
-        where: the name of the attention as ``regard.capture`` names it, a pattern such as ``"layers.*"``, or several.
+        where: the name of the attention as ``regard.capture`` names it, a pattern such as ``"layers.*"``, or several. If
+            the model computes a map in parts (``attn``, ``attn#2``, …), name all of them, as ``"attn*"`` does; ``attn#2``
+            alone stands for this part. If a head of the map is the difference of two heads (differential attention),
+            choose both. Otherwise the block ends with an error.
         queries, keys: positions in the sequence: a number, a slice or several numbers; negative ones count from the
             newest token, None stands for all. In ``generate``, and with other caches, they are absolute:
             ``queries=slice(5, None)`` is the sixth token and all that follow. In cross-attention they are the rows and
@@ -375,7 +389,7 @@ def edit(
         check_chosen(name, chosen)
     if weights is None and queries is None and keys is None and heads is None:
         raise ValueError("queries, keys, heads and weights are all None: name the edges to block, or pass weights")
-    _check_weights(weights)
+    check_weights(weights)
     if renormalize is not None:
         check_flag("renormalize", renormalize)
         if weights is None and not renormalize:
@@ -383,18 +397,3 @@ def edit(
                 "renormalize=False needs weights: to block edges and keep the other weights unchanged, pass weights=0.0"
             )
     return Edit(model, where, queries, keys, heads, weights, bool(renormalize))
-
-
-def _check_weights(weights: Any) -> None:
-    if weights is None or isinstance(weights, Map | Maps):
-        return
-    if isinstance(weights, Tensor):
-        if not weights.is_floating_point() or weights.ndim > 4:
-            raise ValueError(
-                f"weights must be floating-point numbers (batch, heads, queries, keys), got {describe(weights)}"
-            )
-        return
-    if isinstance(weights, bool) or not (isinstance(weights, int | float) or callable(weights)):
-        raise TypeError(f"weights must be a number, a tensor, maps, a function or None, got {describe(weights)}")
-    if isinstance(weights, int | float) and not abs(weights) < float("inf"):
-        raise ValueError(f"weights must be finite, got {weights}")

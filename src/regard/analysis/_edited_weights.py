@@ -30,10 +30,35 @@ def check_chosen(name: str, chosen: Any) -> None:
     wrong = not is_iterable(numbers, Sequence) or any(isinstance(n, bool) or not isinstance(n, int) for n in numbers)
     if wrong or not len(numbers):
         raise TypeError(f"{name} must be a whole number, a slice or several whole numbers, got {describe(chosen)}")
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"{name} must be different numbers, got {chosen!r:.100}")
+
+
+def listed(chosen: Chosen) -> list[int]:
+    """The numbers that are chosen one by one; none for a slice or None."""
+    if chosen is None or isinstance(chosen, slice):
+        return []
+    return [chosen] if isinstance(chosen, int) else list(chosen)
+
+
+def check_weights(weights: Any) -> None:
+    """Raise an error unless these may be new weights."""
+    if weights is None or isinstance(weights, Map | Maps):
+        return
+    if isinstance(weights, Tensor):
+        if not weights.is_floating_point() or weights.ndim > 4:
+            raise ValueError(
+                f"weights must be floating-point numbers (batch, heads, queries, keys), got {describe(weights)}"
+            )
+        return
+    if isinstance(weights, bool) or not (isinstance(weights, int | float) or callable(weights)):
+        raise TypeError(f"weights must be a number, a tensor, maps, a function or None, got {describe(weights)}")
+    if isinstance(weights, int | float) and not abs(weights) < float("inf"):
+        raise ValueError(f"weights must be finite, got {weights}")
 
 
 def numbers_of(chosen: Chosen, count: int) -> list[int]:
-    """The chosen numbers below ``count``; others are ignored.
+    """The chosen numbers below ``count``, each once; others are left out.
 
     >>> numbers_of(-1, 5), numbers_of(slice(1, None), 4), numbers_of([0, 9], 3)
     ([4], [1, 2, 3], [0])
@@ -42,8 +67,7 @@ def numbers_of(chosen: Chosen, count: int) -> list[int]:
         return list(range(count))
     if isinstance(chosen, slice):
         return list(range(count))[chosen]
-    numbers = [chosen] if isinstance(chosen, int) else list(chosen)
-    return [n + count if n < 0 else n for n in numbers if -count <= n < count]
+    return list(dict.fromkeys(n % count for n in listed(chosen) if -count <= n < count))
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,13 @@ from regard.analysis._head_patterns import (
     kept_keys,
     named_pattern,
 )
+from regard.analysis._statistics import shares
 from regard.maps import Map, Maps, check_maps, check_over_tokens
 from regard.support.checks import check_choice, check_count, describe
 from regard.support.tables import text_table
+
+# Kinds of maps whose rows may have any sum.
+_NO_SHARES = ("sigmoid", "difference", "contributions")
 
 Given = str | Tensor | Map | Callable[[Tensor, Tensor], Tensor]
 
@@ -109,8 +113,9 @@ def find_heads(
         \mathrm{chance} = \operatorname{mean}_q \frac{|P(q)|}{|K(q)|}, \qquad
         \mathrm{lift} = \frac{\mathrm{score} - \mathrm{chance}}{1 - \mathrm{chance}}
 
-    over the queries whose pattern P(q) has a key among the keys K(q) they may see. A head counts as found if its lift is
-    ``margin`` or more. There is no p-value, because the rows of one map are not independent samples.
+    over the queries whose pattern P(q) has a key among the keys K(q) they may see. Rows of sigmoid attention, differences and
+    contributions, which may have any sum, are normalized first, by the sizes of their weights. A head counts as found if
+    its lift is ``margin`` or more. There is no p-value, because the rows of one map are not independent samples.
 
     ==================  ==============================================================================================
     ``"previous"``      the token before
@@ -175,7 +180,7 @@ def _score(
             f"{call.name!r} attends from {queries} queries to {keys} keys: find_heads needs self-attention with all rows; "
             'choose it, as in maps["encoder.*"]; after generate, pass maps.generation()'
         )
-    weights = weights if weights.dtype is torch.float64 else weights.float()
+    weights = _shares_of(weights, call.kind)
     kept = kept_keys(weights, keep)
     wanted = _wanted(pattern, call, kept, ids, radius)
     wanted = PatternKeys(wanted.weights.to(weights.device) * kept.mask, wanted.boolean)
@@ -189,12 +194,21 @@ def _score(
     return total, float(chance), count
 
 
+def _shares_of(weights: Tensor, kind: str) -> Tensor:
+    """The share that each key has of the attention of its query. What an attention sink takes belongs to no key."""
+    every = shares(weights)
+    if kind in _NO_SHARES or bool((weights < 0).any()):
+        return every
+    weights = weights.to(every.dtype)
+    return weights / weights.sum(-1, keepdim=True).clamp_min(1)
+
+
 def _wanted(pattern: Given, call: Any, kept: Kept, ids: Tensor | None, radius: int) -> PatternKeys:
     batch, queries, keys = kept.shape
     if isinstance(pattern, str):
         return named_pattern(Pattern(pattern, ids, radius, call.layout), kept)
     if isinstance(pattern, Map):
-        given = pattern.weights.mean(1)
+        given = _shares_of(pattern.weights, pattern.kind).mean(1)
     elif isinstance(pattern, Tensor):
         given = pattern
     else:

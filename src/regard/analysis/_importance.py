@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.analysis._accuracy import Batch, Loss, accuracy, call, check_batches, evaluating, sample_losses
-from regard.analysis._changed_heads import changing, heads_in, mask_heads
+from regard.analysis._changed_heads import changing, masking
+from regard.analysis._composed_maps import by_name, head_units, of_maps
 from regard.maps import AttentionRecord
 from regard.support.checks import check_choice, check_module, check_positive, describe, taking
 from regard.support.tables import text_table
@@ -19,7 +20,7 @@ class Importance:
     """One number per head; larger is more important.
 
     Attributes:
-        scores: ``(heads,)`` by the name of the attention.
+        scores: ``(heads,)`` by the name of the attention, for the heads of its map in ``regard.capture``.
         method: "gate" or "leave_out".
     """
 
@@ -94,7 +95,7 @@ def _by_gate(model: nn.Module, batches: list[Batch], losses: Loss) -> dict[str, 
             if gates and gates[-1][0] == name:
                 gates.pop()
 
-        with torch.inference_mode(False), torch.enable_grad(), changing(model, change, retract):
+        with torch.inference_mode(False), torch.enable_grad(), changing(model, change, retract) as changed:
             with taking("batches", x, model):
                 output = call(model, x)
             total = _summed(output, labels, loss=losses)
@@ -103,31 +104,43 @@ def _by_gate(model: nn.Module, batches: list[Batch], losses: Loss) -> dict[str, 
             gradients = torch.autograd.grad(total, [gate for _, gate in gates], allow_unused=True)
         count = len(labels)
         samples += count
-        by_name: dict[str, list[Tensor]] = {}
+        calls: dict[str, list[Tensor]] = {}
         for (name, gate), gradient in zip(gates, gradients, strict=True):
-            found = (torch.zeros_like(gate) if gradient is None else gradient).double().flatten(1)
-            # All windows of one image are one sample.
-            found = found.unflatten(0, (count, -1)).sum(1) if found.shape[0] % count == 0 else found
-            before = by_name.setdefault(name, [])
-            # A layer that is called several times has one gate: its gradient is the sum over the calls.
-            if before and before[-1].shape == found.shape:
-                before[-1] = before[-1] + found
-            else:
-                before.append(found)
-        for name, parts in by_name.items():
+            found = torch.zeros_like(gate) if gradient is None else gradient
+            calls.setdefault(name, []).append(found.double().flatten(1))
+        for name, every in of_maps(calls, changed.compositions).items():
+            parts = _by_sample(every, count)
             totals[name] = totals.get(name, 0) + torch.stack([part.abs().sum(0) for part in parts]).sum(0)
     return {name: total / samples for name, total in totals.items()}
 
 
+def _by_sample(gradients: list[Tensor], count: int) -> list[Tensor]:
+    """The gradients of the gates of one attention, call by call, as one tensor ``(samples, heads)`` if they fit."""
+    found: list[Tensor] = []
+    for gradient in gradients:
+        # All windows of one image are one sample.
+        each = gradient.unflatten(0, (count, -1)).sum(1) if gradient.shape[0] % count == 0 else gradient
+        # A layer that is called several times has one gate: its gradient is the sum over the calls.
+        if found and found[-1].shape == each.shape:
+            found[-1] = found[-1] + each
+        else:
+            found.append(each)
+    return found
+
+
 def _by_leaving_out(model: nn.Module, batches: list[Batch], losses: Loss) -> dict[str, Tensor]:
-    counts = heads_in(model, lambda: call(model, batches[0][0]))
+    with torch.no_grad(), masking(model, {}) as changed, taking("batches", batches[0][0], model):
+        call(model, batches[0][0])
+    if not changed.seen:
+        reasons = "".join(f"; {reason}" for reason in changed.lost)
+        raise ValueError(f"{type(model).__name__} computed no attention{reasons}")
 
     @torch.no_grad()
     def mean_loss(silent: dict[str, list[int]]) -> float:
         total, samples = 0.0, 0
         for x, labels in batches:
             # The baseline uses the same code path, with no head silenced, so that both losses are comparable.
-            with mask_heads(model, silent):
+            with masking(model, silent):
                 with taking("batches", x, model):
                     output = call(model, x)
                 total += float(_summed(output, labels, loss=losses))
@@ -136,8 +149,8 @@ def _by_leaving_out(model: nn.Module, batches: list[Batch], losses: Loss) -> dic
 
     whole = mean_loss({})
     return {
-        name: torch.tensor([mean_loss({name: [head]}) - whole for head in range(count)], dtype=torch.float64)
-        for name, count in counts.items()
+        name: torch.tensor([mean_loss(by_name([unit])) - whole for unit in units], dtype=torch.float64)
+        for name, units in head_units(changed.seen, changed.compositions).items()
     }
 
 
@@ -181,12 +194,15 @@ def pruning_curve(
         not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str) for pair in heads
     ):
         raise TypeError(f"order must be what importance gives, or pairs (name, head), got {describe(order)}")
-    curve = []
+    curve: list[PruningPoint] = []
+    units: dict[str, list[list[tuple[str, int]]]] = {}
     for i in range(points):
         gone = round(len(heads) * i / (points - 1))
-        silent: dict[str, list[int]] = {}
-        for name, head in heads[:gone]:
-            silent.setdefault(name, []).append(head)
-        with mask_heads(model, silent):
+        # The heads of a map may be parts of several attentions, which the first point, with all heads, shows.
+        silent = [
+            units[name][head] if 0 <= head < len(units.get(name, ())) else [(name, head)] for name, head in heads[:gone]
+        ]
+        with masking(model, by_name(silent)) as changed:
             curve.append(PruningPoint(len(heads) - gone, accuracy(model, kept)))
+        units = units or head_units(changed.seen, changed.compositions)
     return curve

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.analysis._fit import fit_gaussians
-from regard.analysis._statistics import mean_distance, mean_of_rows, on_grid
+from regard.analysis._statistics import mean_distance, mean_of_rows, on_grid, shares
 from regard.functional import gaussian_weights
 from regard.maps import Layout, Map, Maps, check_maps, check_over_tokens
 from regard.support.tables import text_table
@@ -109,7 +109,8 @@ def locality(maps: Maps | Sequence[Map], grid: tuple[int, ...] | None = None, pr
 
     The likelihood is concave in (α, αΔ), so there is one best fit. The fit uses attention from the grid to the grid, over
     all samples of the batch at once: a head that follows content instead of position fits badly. A causal map of a text, in
-    which some query attends to earlier keys and none to later ones, is fitted with a Gaussian over the earlier keys.
+    which some query attends to earlier keys and none to later ones, is fitted with a Gaussian over the earlier keys. Rows are
+    normalized to sum to 1, and negative weights count by their size.
 
     Args:
         maps: self-attention over the tokens of an image (or a text).
@@ -138,7 +139,7 @@ def _fitted(found: Map, layout: Layout) -> list[Head]:
     causal = _is_causal(local, layout)
     fitted = fit_gaussians(local, layout.grid, causal)
     away = mean_distance(local, layout)
-    whole = found.weights[:, :, layout.prefix :].double()
+    whole = shares(found.weights[:, :, layout.prefix :]).double()
     outside = [mean_of_rows(whole[..., token], whole) for token in range(layout.prefix)]
     numbers = found.latest.heads or tuple(range(local.shape[1]))
     heads = []

@@ -21,6 +21,13 @@ def _product_with_vector(first: int) -> Formula:
     return lambda *shapes, **_: 2 * math.prod(shapes[first])
 
 
+def _grouped_product(one: Any, other: Any, *_: Any, **options: Any) -> int:
+    """Products of groups, as of the tokens and the matrix of each expert. An axis that both have counts the groups; else the
+    groups are parts of one axis of the first or second operand, and each of its entries belongs to one group."""
+    groups = one[0] if len(one) == len(other) == 3 else 1
+    return 2 * groups * math.prod(one[-2:]) * other[-1]
+
+
 def _attention(query: Any, key: Any, value: Any, *_: Any, **options: Any) -> int:
     """Scores and averages over all pairs. Heads may share keys and values, which torch's formula does not support."""
     return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
@@ -53,6 +60,7 @@ _LACKING: dict[str, Formula] = {
     **dict.fromkeys(("aten::addmm_", "aten::baddbmm_", "aten::addbmm", "aten::addbmm_"), _product(1)),
     **dict.fromkeys(("aten::mv", "aten::dot", "aten::vdot"), _product_with_vector(0)),
     **dict.fromkeys(("aten::addmv", "aten::addmv_"), _product_with_vector(1)),
+    **dict.fromkeys(("aten::_grouped_mm", "aten::_scaled_grouped_mm"), _grouped_product),
     **dict.fromkeys(("aten::mkldnn_rnn_layer", "aten::_cudnn_rnn"), _recurrent),
     "aten::_scaled_dot_product_flash_attention_for_cpu": _attention,
     "aten::_scaled_dot_product_flash_attention": _attention,

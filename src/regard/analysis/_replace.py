@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.analysis._accuracy import Batch, call, predictions
@@ -16,7 +17,7 @@ from regard.analysis._changed_heads import ChangedHeads, changing, check_heads
 from regard.analysis._edited_weights import TokenPlaces
 from regard.analysis._locality import Head, Locality
 from regard.functional import gaussian_attention
-from regard.maps import AttentionRecord, Layout, exact, given_layout, shared_heads
+from regard.maps import AttentionRecord, Layout, Selection, exact, given_layout, shared_heads
 from regard.support.checks import check_count, check_grid, describe, is_iterable
 
 
@@ -53,7 +54,7 @@ class ReplacedHeads:
     def __enter__(self) -> "ReplacedHeads":
         stack = ExitStack()
         self._stacks.append(stack)
-        stack.callback(self._warn, stack.enter_context(changing(self.model, self._change, by_position=True)))
+        stack.callback(self._warn, stack.enter_context(changing(self.model, self._change, of_maps=True)))
         return self
 
     def __exit__(
@@ -112,6 +113,7 @@ class ReplacedHeads:
         # The class token has no position: its row stays.
         whole = _attend(heads, value, layout)
         on_grid = asked >= layout.prefix
+        record.running.edited = _Replaced(record, heads, layout, asked, on_grid)
         new = old.clone()
         new[:, :, on_grid.to(old.device)] = whole[:, :, (asked[on_grid] - layout.prefix).to(old.device)].to(old.dtype)
         return new
@@ -157,6 +159,38 @@ def _attend(heads: list[Head], value: Tensor, layout: Layout) -> Tensor:
     return out
 
 
+@dataclass(frozen=True, eq=False)
+class _Replaced:
+    """The weights of an attention with replaced heads, for a capture or an edit inside the block.
+
+    Attributes:
+        heads: the Gaussians, and ``layout``, how the keys lie.
+        asked: the number of each query among the keys; ``on_grid`` says which of them were replaced.
+    """
+
+    record: AttentionRecord
+    heads: list[Head]
+    layout: Layout
+    asked: Tensor
+    on_grid: Tensor
+
+    def __call__(self, rows: Selection, which: Selection) -> Tensor:
+        weights = self.record.running.weights(rows, which)[0]
+        found = weights.expand(self.record.shape[0], -1, -1, -1).clone()
+        rows, which = (x if isinstance(x, slice) else x.cpu() for x in (rows, which))
+        asked, on_grid = self.asked[rows], self.on_grid[rows]
+        numbers = torch.arange(self.record.shape[1])[which].tolist()
+        prefix = self.layout.prefix
+        for head in self.heads:
+            if head.head in numbers:
+                share = torch.tensor(head.prefix, dtype=torch.float64)
+                gaussian = head.weights(self.layout.grid)[asked[on_grid] - prefix] * (1 - share.sum())
+                row = torch.cat([share.expand(len(gaussian), -1), gaussian], 1).to(found)
+                empty = found.shape[3] - row.shape[1]  # slots of a static cache
+                found[:, numbers.index(head.head), on_grid.to(found.device)] = F.pad(row, (0, empty))
+        return found
+
+
 def replace_heads(
     model: nn.Module,
     heads: Locality | Iterable[Head],
@@ -168,7 +202,8 @@ def replace_heads(
 
     The rows of the grid's queries are replaced. The row of a class token stays, and each head still gives prefix tokens
     their mean share. This works in every model that ``regard.capture`` recognizes, for inputs of any length, and in
-    ``generate``: a Gaussian has a weight for every offset. The model itself is not changed.
+    ``generate``: a Gaussian has a weight for every offset. The model itself is not changed. A capture or an edit inside the
+    block sees the replaced maps, but of windowed attention those of the model, because a Gaussian has no windows.
 
     Args:
         heads: the result of ``regard.locality``, or a part of it: ``found.best(12)``, ``found.where(overlap=0.9)``.

@@ -53,7 +53,7 @@ class _Options:
 
     def fused(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """The rows of the fused heads, which sum to 1, and the share of the skip connection of each row."""
-        fused = _fuse(weights if weights.dtype is torch.float64 else weights.float(), self.fusion)
+        fused = _fuse((weights if weights.dtype is torch.float64 else weights.float()).abs(), self.fusion)
         if self.discard:
             fused = _without_smallest(fused, self.discard)
         # A row without attention passes only through the skip connection.
@@ -93,7 +93,8 @@ def rollout(
     .. math:: R = \hat A_L \cdots \hat A_1, \qquad \hat A_l = \iota I + (1 - \iota)\, \mathrm{fuse}_h(A_l)
 
     with the rows of every factor normalized to sum to 1, so that R is row-stochastic, which is verified. If a model
-    merges squares of tokens, as its grids show (16×16, then 8×8), a merged token starts as the mean of its square.
+    merges squares of tokens, as its grids show (16×16, then 8×8), a merged token starts as the mean of its square. Negative
+    weights, of a difference of attentions, count by their size.
 
     An encoder–decoder is rolled out in its order: the encoder first, then the decoder, whose cross-attention C reads the
     encoder's result. Its inputs are those of the encoder, then those of the decoder:

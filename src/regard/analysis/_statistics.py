@@ -15,7 +15,7 @@ def entropy(maps: Maps | Sequence[Map]) -> dict[str, Float[Tensor, " heads"]]:
     .. math:: H = -\tfrac{1}{|q|} \sum_q \sum_k A_{qk} \log A_{qk}
 
     It is averaged over the batch and over the queries that attend to anything. Rows that do not sum to 1, such as those of
-    sigmoid attention, are normalized first.
+    sigmoid attention, are normalized first. Negative weights, of a difference of attentions, count by their size.
 
     >>> from regard.analysis import entropy
     >>> from regard.maps import AttentionRecord, Map, Maps
@@ -24,7 +24,7 @@ def entropy(maps: Maps | Sequence[Map]) -> dict[str, Float[Tensor, " heads"]]:
     tensor([4.])
     """
     maps = check_maps(maps)
-    rows = {name: _rows(_weights(found)) for name, found in maps.items()}
+    rows = {name: shares(found.weights) for name, found in maps.items()}
     return {name: mean_of_rows(torch.special.entr(weights).sum(-1), weights) for name, weights in rows.items()}
 
 
@@ -36,7 +36,7 @@ def distance(
     .. math:: d = \tfrac{1}{|q|} \sum_q \sum_k A_{qk} \lVert k - q \rVert
 
     Only queries and keys on the grid count, and each row's weights on the grid are normalized to sum to 1. Queries that
-    attend to nothing there (padding) do not count.
+    attend to nothing there (padding) do not count. Negative weights count by their size.
 
     Args:
         grid, prefix: the layout of the tokens, for models that do not state it.
@@ -67,7 +67,7 @@ def mean_of_rows(
 
 def on_grid(found: Map, layout: Layout) -> Float[Tensor, "batch heads queries keys"]:
     """Attention from the grid to the grid, with rows normalized to sum to 1 (a row of zeros stays zero)."""
-    weights = _weights(found)
+    weights = found.weights
     if weights.shape[2] != weights.shape[3]:
         raise ValueError(
             f"{found.name!r} has {weights.shape[2]} queries and {weights.shape[3]} keys: "
@@ -75,7 +75,7 @@ def on_grid(found: Map, layout: Layout) -> Float[Tensor, "batch heads queries ke
         )
     check_all_rows(found.latest, "distances need")
     local = weights[:, :, layout.prefix :, layout.prefix :]
-    return _rows(local)
+    return shares(local)
 
 
 def check_all_rows(record: AttentionRecord, needs: str) -> None:
@@ -96,10 +96,12 @@ def coordinates(grid: tuple[int, ...], device: torch.device, dtype: torch.dtype)
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(grid))
 
 
-def _rows(weights: Tensor) -> Tensor:
-    return weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
+def shares(weights: Float[Tensor, "*rows keys"]) -> Float[Tensor, "*rows keys"]:
+    """The share of each key in the weights of its row, in float32 at least; negative weights count by their size.
 
-
-def _weights(found: Map) -> Tensor:
-    weights = found.weights
-    return weights if weights.dtype is torch.float64 else weights.float()
+    >>> shares(torch.tensor([[3.0, -1.0], [0.0, 0.0]]))
+    tensor([[0.7500, 0.2500],
+            [0.0000, 0.0000]])
+    """
+    size = (weights if weights.dtype is torch.float64 else weights.float()).abs()
+    return size / size.sum(-1, keepdim=True).clamp_min(torch.finfo(size.dtype).tiny)

@@ -31,6 +31,7 @@ from regard.maps._attention_scores import shared_heads as shared_heads
 from regard.maps._axes import MapAxes as MapAxes
 from regard.maps._capture import Capture as Capture
 from regard.maps._capture import capture as capture
+from regard.maps._combinations import shares_of_softmax as shares_of_softmax
 from regard.maps._container import Map as Map
 from regard.maps._container import Maps as Maps
 from regard.maps._container import check_maps as check_maps

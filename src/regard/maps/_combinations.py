@@ -8,6 +8,7 @@ combine with the same factors as the outputs, whatever the order of the model's 
 
 import math
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,6 +170,23 @@ def some_heads(whole: Tensor, terms: Terms, part: Any, index: Any) -> Terms | No
         chosen = numbers[index].movedim(axis, 0).flatten(1)[:, 0].tolist()
     lead = (batch, len(chosen), queries)
     return {Followed(output.name, lead, None, output.values, chosen=tuple(chosen)): factor}
+
+
+def shares_of_softmax(weights: Sequence[Tensor], factors: Sequence[Any]) -> list[Tensor] | None:
+    """Each map times its factor, if they are parts of one softmax: then the rows sum to one over all keys. Else None.
+
+    >>> halves = [torch.full((1, 1, 2, 2), 0.5)] * 2
+    >>> shares_of_softmax(halves, (1.0, 1.0)) is None, shares_of_softmax(halves, (0.25, 0.75))[1][0, 0]
+    (True, tensor([[0.3750, 0.3750],
+            [0.3750, 0.3750]]))
+    """
+    rows = [per_row(factor, each) for factor, each in zip(factors, weights, strict=True)]
+    if len({each.shape[:3] for each in weights}) != 1 or any(row is None for row in rows):
+        return None
+    parts = [each * row.unsqueeze(-1) for each, row in zip(weights, rows, strict=True) if row is not None]
+    total = torch.stack([part.sum(-1) for part in parts]).sum(0)
+    off = torch.minimum((total - 1).abs(), total.abs())
+    return None if bool((off > 4e-3).any()) or float(total.max()) < 0.5 else parts
 
 
 def is_negative(factor: Any) -> bool:

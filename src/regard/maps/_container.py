@@ -282,14 +282,14 @@ class Maps(Mapping[str, Map]):
         made = Maps(missed=self.missed)
         for found in self.values():
             for call in found.calls:
-                sizes, kept = call.contributions, ("layout", "axes", "rows", "heads")
-                same = {"shape": call.shape if call.windows is None else sizes.shape}
-                same |= {name: getattr(call, name) for name in kept}
-                made.add(AttentionRecord.given(sizes, found.name, kind="contributions", **same))
-        made.notes = [
-            "weights times the norms of values behind the output projection: rows do not sum to 1",
-            *self.notes,
-        ]
+                sizes = call.contributions
+                same = {name: getattr(call, name) for name in ("layout", "axes", "rows", "heads")}
+                same |= {"shape": call.shape if call.windows is None else sizes.shape}
+                record = AttentionRecord.given(sizes, found.name, kind="contributions", **same)
+                made.add(record).latest.moment = call.moment
+        made.image_tokens = self.image_tokens
+        said = "weights times the norms of values behind the output projection: rows do not sum to 1"
+        made.notes = [said, *self.notes]
         return made
 
     @property

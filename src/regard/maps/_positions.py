@@ -17,6 +17,7 @@ from regard.maps._module_names import CALL, CallSite
 # Names of local variables that hold a cache, and of arguments that hold the other sequence of cross-attention.
 CACHES = ("past_key_values", "past_key_value", "layer_past", "kv_cache", "cache")
 _new: Any = tuple.__new__  # the constructor of a named tuple is slower
+_LAYERS = ("layer_idx",)
 _OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 
 
@@ -87,7 +88,7 @@ class CacheState(NamedTuple):
 
 
 def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], stack: CallStack) -> CacheState | None:
-    """The state of a cache now; None for an object that is not a cache, and for cross-attention to one without a length.
+    """The state of a cache now; None for an object that is not a cache, and for cross-attention whose queries have none.
 
     Args:
         inside: the frames of the module's own call.
@@ -103,8 +104,38 @@ def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], stack: 
         return _new(CacheState, (None, False, stack[0], stack[1]))  # type: ignore[no-any-return]
     if not plain or "self_attention_cache" in cache.__dict__:
         own = getattr(cache, "self_attention_cache", cache)
-    cross = own is not cache and _attends_elsewhere(inside)
-    return _new(CacheState, (_length(own, module), cross, stack[0], stack[1]))  # type: ignore[no-any-return]
+    cross = _attends_elsewhere(inside) or _is_named_cross(type(module).__name__)
+    if cross and own is cache:  # it holds the other sequence, at least in this layer: Whisper, Mllama
+        length = _length_of_queries(cache, module, inside)
+        if length is None:
+            return None
+        return _new(CacheState, (length, True, stack[0], stack[1]))  # type: ignore[no-any-return]
+    return _new(CacheState, (_length(own, module, inside), cross, stack[0], stack[1]))  # type: ignore[no-any-return]
+
+
+def _length_of_queries(cache: Any, module: nn.Module, inside: Sequence[FrameType]) -> int | None:
+    """The length of the queries' own sequence, for cross-attention whose cache holds the other sequence in this layer.
+
+    It is known to a cache for both sequences in the frames around the module's call, of which the module was given a part, or
+    to the first layer of a cache that all layers share.
+    """
+    frame, shared = inside[-1].f_back if inside else None, False
+    while frame is not None:
+        around = _local([frame], CACHES)
+        if hasattr(around, "self_attention_cache"):
+            return _length(around.self_attention_cache, module, inside)
+        shared = shared or around is cache
+        frame = frame.f_back
+    layer = getattr(module, "layer_idx", None)
+    try:
+        return int(cache.get_seq_length(0)) if shared and isinstance(layer, int) and layer > 0 else None
+    except Exception:  # any object may have such a method, and the model must not fail because of us
+        return None
+
+
+@lru_cache(64)
+def _is_named_cross(kind: str) -> bool:
+    return "crossattention" in kind.lower()
 
 
 def _grows(cache: Any) -> bool:
@@ -165,9 +196,10 @@ def _attends_elsewhere(frames: Sequence[FrameType]) -> bool:
     return _local(frames, _OTHER_SEQUENCE) is not None or bool(_local(frames, ("is_cross_attention",)))
 
 
-def _length(cache: Any, module: nn.Module) -> int:
-    """The number of tokens that the cache has seen, in the layer of this module if it has layers."""
-    layer = module.__dict__.get("layer_idx")
+def _length(cache: Any, module: nn.Module, inside: Sequence[FrameType]) -> int:
+    """The number of tokens that the cache has seen, in the layer of this call if it has layers."""
+    layer = _local(inside, _LAYERS)  # of a module that several layers share (Zamba)
+    layer = module.__dict__.get("layer_idx") if layer is None else layer
     if type(layer) is int:
         try:
             length = cache.get_seq_length(layer)

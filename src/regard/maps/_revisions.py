@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps._combinations import per_row
+from regard.maps._combinations import per_row, shares_of_softmax
 from regard.maps._joining import Joint, join
 from regard.maps._keeping import Keeping
 from regard.maps._record import AttentionRecord
@@ -101,16 +101,8 @@ class Revisions(Keeping):
         records = [record for name in names if (record := self._latest(name)) is not None]
         if len(records) != len(names) or not _joinable(records) or self.stream is not None:
             return False
-        parts = []
-        for record, factor in zip(records, factors, strict=True):
-            weights = record.stored
-            rows = None if weights is None else per_row(factor, weights)
-            if weights is None or rows is None or record.shape[:3] != records[0].shape[:3]:
-                return False
-            parts.append(weights * rows.unsqueeze(-1))
-        total = torch.stack([part.sum(-1) for part in parts]).sum(0)
-        off = torch.minimum((total - 1).abs(), total.abs())
-        if bool((off > 4e-3).any()) or float(total.max()) < 0.5:
+        parts = shares_of_softmax([record.stored for record in records if record.stored is not None], factors)
+        if parts is None:
             return False
         before = [record.stored for record in records]
         for record, part in zip(records, parts, strict=True):
