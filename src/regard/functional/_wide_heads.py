@@ -18,7 +18,7 @@ from regard.functional._call import GaussianCall
 from regard.functional._interpolation import MOST_NUMBERS, NodeBasis, node_basis, nodes_needed
 from regard.functional._mix import HeadGroup
 from regard.support.checks import is_exporting, is_transformed, under_autocast
-from regard.support.tensor_cache import constant
+from regard.support.tensor_cache import TensorCache, constant
 
 # Interpolation is used if twice its nodes, over all axes, are at most this share of what matrices or windows would read.
 NODE_SHARE = {"cpu": 0.75, "cuda": 0.5}
@@ -104,7 +104,7 @@ class WideAxis(NamedTuple):
         self, basis: NodeBasis, center: Float[Tensor, " heads"], sharpness: Float[Tensor, " heads"]
     ) -> Float[Tensor, "heads outputs nodes"]:
         """G: what each output takes from each node."""
-        scores = nearest_scores(Targets.of(self.coordinates, center), sharpness, basis.nodes, *self._ends)
+        scores = nearest_scores(Targets.of(self.coordinates, center), sharpness, basis.nodes, *self.ends)
         weights = scores.exp()
         return weights / (weights @ basis.sums).unsqueeze(-1)
 
@@ -113,19 +113,13 @@ class WideAxis(NamedTuple):
     ) -> tuple[Float[Tensor, "heads outputs nodes"], Float[Tensor, "heads outputs nodes"]]:
         """Of these weights, by center and by sharpness: a score −α m (m + 2e), with m = node − nearest key and e = nearest key −
         target, has the derivatives 2αm and −m (m + 2e), and weights are normalized."""
-        steps, shift = nearest_steps(Targets.of(self.coordinates, center), basis.nodes, *self._ends)
+        steps, shift = nearest_steps(Targets.of(self.coordinates, center), basis.nodes, *self.ends)
         by_center, by_sharpness = 2 * sharpness[:, None, None] * steps, -(steps * (steps + 2 * shift))
         found = [weights * (by - ((weights * by) @ basis.sums).unsqueeze(-1)) for by in (by_center, by_sharpness)]
         return found[0], found[1]
 
-    def all_weights(
-        self, basis: NodeBasis, center: Float[Tensor, " heads"], sharpness: Float[Tensor, " heads"], dtype: torch.dtype
-    ) -> Float[Tensor, "3 heads outputs nodes"]:
-        """The weights and both derivatives, by one kernel."""
-        return kernels.weights_of_nodes(self.coordinates, center, sharpness, basis.places, self._ends, dtype)
-
     @property
-    def _ends(self) -> tuple[int, int]:
+    def ends(self) -> tuple[int, int]:
         return -self.padding[0], self.inputs - 1 + self.padding[1]
 
 
@@ -147,15 +141,29 @@ def wide_heads(
         value = value if value.shape[1] == 1 else value.index_select(1, index)
     build = build_dtype(center, sharpness, torch.empty((), dtype=value.dtype))
     axes = tuple(
-        WideAxis(coordinates.to(build), inputs, nodes, call.border, padding)
-        for coordinates, inputs, nodes, padding in zip(
-            call.coordinates, call.grid, group.nodes or (), call.padding, strict=True
-        )
+        WideAxis(_coordinates(call, axis, build), inputs, nodes, call.border, padding)
+        for axis, (inputs, nodes, padding) in enumerate(zip(call.grid, group.nodes or (), call.padding, strict=True))
     )
     center, sharpness = center.to(build), sharpness.to(build)
-    if _is_plain(value) and not any(axis.coordinates.requires_grad for axis in axes):
-        return _WideHeads.apply(value, center, sharpness, axes)  # type: ignore[no-any-return]
-    return _plain(value, center, sharpness, axes)
+    if not _is_plain(value) or any(axis.coordinates.requires_grad for axis in axes):
+        return _plain(value, center, sharpness, axes)
+    if kernels.usable_for_nodes(value, build):
+        value = kernels.readable(value)
+        form = _form(value, center, sharpness, axes)
+        if form.most_items <= kernels.MOST_HEADS:
+            return _ByKernels.apply(value, center, sharpness, axes, form)  # type: ignore[no-any-return]
+    return _ByProducts.apply(value, center, sharpness, axes)  # type: ignore[no-any-return]
+
+
+_RANGES = TensorCache(64)
+
+
+def _coordinates(call: GaussianCall, axis: int, dtype: torch.dtype) -> Float[Tensor, " outputs"]:
+    """Of the queries of one axis."""
+    if call.queries is not None:
+        return call.queries[axis].to(dtype)
+    size, device = call.grid[axis], call.center.device
+    return _RANGES.get((size, dtype, device), device, lambda: torch.arange(size, dtype=dtype, device=device))
 
 
 def _is_plain(value: Tensor) -> bool:
@@ -170,19 +178,14 @@ def _plain(value: Tensor, center: Tensor, sharpness: Tensor, axes: Sequence[Wide
         axis.weights(basis, center[:, a], sharpness[:, a]).to(value.dtype)
         for a, (axis, basis) in enumerate(zip(axes, bases, strict=True))
     ]
-    entered = _spread(_reduced(value, axes, bases, by_kernel=False), weights)
+    entered = _spread(_reduced(value, axes, bases), weights)
     return _rows(weights[0], entered[0]).flatten(2, 3)
 
 
-def _reduced(value: Tensor, axes: Sequence[WideAxis], bases: Sequence[NodeBasis], by_kernel: bool) -> Tensor:
+def _reduced(value: Tensor, axes: Sequence[WideAxis], bases: Sequence[NodeBasis]) -> Tensor:
     """Values at the nodes, ``(batch, value_heads, *nodes, width)``: what each polynomial of each axis takes from the tokens."""
     batch, heads, _, width = value.shape
-    x = (kernels.readable(value) if by_kernel else value).unflatten(2, (axes[0].inputs, -1))
-    polynomials = bases[0].polynomials.unsqueeze(0)
-    if by_kernel:
-        x = kernels.mixed_rows(polynomials, x, x.new_empty(batch, heads, axes[0].nodes, *x.shape[3:]))
-    else:
-        x = _rows(polynomials, x)
+    x = _rows(bases[0].polynomials.unsqueeze(0), value.unflatten(2, (axes[0].inputs, -1)))
     before = batch * heads * axes[0].nodes
     for axis, basis in zip(axes[1:], bases[1:], strict=True):
         x = _times(basis.polynomials, x.reshape(before, axis.inputs, -1))
@@ -196,7 +199,7 @@ def _spread(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     The last axis comes first, so that these are small. The step of the first axis, which gives the output, is left out."""
     batch, width = x.shape[0], x.shape[-1]
     nodes = [weight.shape[2] for weight in weights]
-    entered: list[Tensor] = []
+    entered = list[Tensor]()
     others = 1
     for axis in reversed(range(len(weights))):
         x = x.reshape(batch, x.shape[1], *nodes[: axis + 1], others, width)
@@ -227,72 +230,53 @@ def _rows(matrix: Float[Tensor, "_ rows steps"], x: Float[Tensor, "batch _ steps
     return mixed.unflatten(3, x.shape[3:])
 
 
-class _WideHeads(torch.autograd.Function):
+class _ByProducts(torch.autograd.Function):
     """The same with a backward pass that reads the gradient once, and neither values nor outputs: the gradients of centers and
     sharpness follow from what is at the nodes. The values are kept for second-order gradients alone."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, center: Tensor, sharpness: Tensor, axes: tuple[WideAxis, ...]) -> Tensor:
         bases = [axis.basis(value.dtype, center.dtype) for axis in axes]
-        ctx.axes, ctx.bases, ctx.by_kernel = axes, bases, kernels.usable_for_nodes(value, center.dtype)
-        heads = [(center[:, a], sharpness[:, a]) for a in range(len(axes))]
-        if ctx.by_kernel:
-            kept = [
-                axis.all_weights(basis, *of, value.dtype) for axis, basis, of in zip(axes, bases, heads, strict=True)
-            ]
-            weights = [each[0] for each in kept]
-        else:
-            kept = [axis.weights(basis, *of) for axis, basis, of in zip(axes, bases, heads, strict=True)]
-            weights = [each.to(value.dtype) for each in kept]
-        entered = _spread(_reduced(value, axes, bases, ctx.by_kernel), weights)
+        kept = [
+            axis.weights(basis, center[:, a], sharpness[:, a])
+            for a, (axis, basis) in enumerate(zip(axes, bases, strict=True))
+        ]
+        weights = [each.to(value.dtype) for each in kept]
+        entered = _spread(_reduced(value, axes, bases), weights)
+        ctx.axes, ctx.bases = axes, bases
         ctx.save_for_backward(value, center, sharpness, *kept, *entered)
-        if not ctx.by_kernel:
-            return _rows(weights[0], entered[0]).flatten(2, 3)
-        rows = weights[0].shape[1]
-        out = kernels.empty_output(value, len(center), rows * entered[0].shape[3])
-        kernels.mixed_rows(weights[0], entered[0], out.unflatten(2, (rows, -1)))
-        return out
+        return _rows(weights[0], entered[0]).flatten(2, 3)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         value, center, sharpness, *rest = ctx.saved_tensors
         axes, bases, needs = ctx.axes, ctx.bases, ctx.needs_input_grad[:3]
-        if torch.is_grad_enabled():  # second-order gradients: use plain operations, which autograd records
-            inputs = (value, center, sharpness)
-            wanted = [x for x, need in zip(inputs, needs, strict=True) if need]
-            found = iter(torch.autograd.grad(_plain(*inputs, axes), wanted, grad, create_graph=True))
-            return *(next(found) if need else None for need in needs), None
+        if torch.is_grad_enabled():
+            return *_plain_gradient((value, center, sharpness), axes, needs, grad), None
         weights, entered = rest[: len(axes)], rest[len(axes) :]
-        x = kernels.readable(grad) if ctx.by_kernel else grad
-        by_heads = torch.zeros(2, len(center), len(axes), dtype=center.dtype, device=center.device)
+        x, by_heads = grad, torch.zeros(2, *center.shape, dtype=center.dtype, device=center.device)
         for a, (axis, basis, weight) in enumerate(zip(axes, bases, weights, strict=True)):
-            x = x.reshape(*x.shape[: a + 2], weight.shape[-2], -1, grad.shape[3])
-            if ctx.by_kernel and a == 0:
-                x, by_heads[:, :, 0] = kernels.gathered_rows(weight, x, entered[0])
-                continue
+            x = x.reshape(*x.shape[: a + 2], weight.shape[1], -1)
             if not (needs[1] or needs[2]):
-                x = _each_head((weight[0] if ctx.by_kernel else weight).to(x.dtype).mT, x.flatten(-2))
+                x = _each_head(weight.to(x.dtype).mT, x)
                 continue
-            three, scale = weight, by_heads.new_ones(2, 1)
-            if not ctx.by_kernel:
-                derivatives = torch.stack(axis.derivatives(basis, center[:, a], sharpness[:, a], weight))
-                if x.dtype is torch.float16:  # it holds numbers of up to 65,504 alone
-                    scale = derivatives.abs().amax((2, 3)).clamp_min(1e-30)
-                three = torch.cat([weight.unsqueeze(0), derivatives / scale[..., None, None]]).to(x.dtype)
-            parts = _each_head(three.permute(1, 0, 3, 2).flatten(1, 2), x.flatten(-2)).unflatten(-2, (3, -1))
+            derivatives = torch.stack(axis.derivatives(basis, center[:, a], sharpness[:, a], weight))
+            scale = by_heads.new_ones(2, 1)
+            if x.dtype is torch.float16:  # it holds numbers of up to 65,504 alone
+                scale = derivatives.abs().amax((2, 3)).clamp_min(1e-30)
+            three = torch.cat([weight.unsqueeze(0), derivatives / scale[..., None, None]]).to(x.dtype)
+            parts = _each_head(three.permute(1, 0, 3, 2).flatten(1, 2), x).unflatten(-2, (3, -1))
             x = parts.select(-3, 0)
             for i in range(2):
                 found = parts.select(-3, i + 1).to(center.dtype) * entered[a].flatten(-2)
                 by_heads[i, :, a] = found.transpose(0, 1).flatten(1).sum(1) * scale[i]
-        by_value = _by_tokens(x, value, axes, bases, ctx.by_kernel) if needs[0] else None
+        by_value = _by_tokens(x, value, axes, bases) if needs[0] else None
         return by_value, by_heads[0] if needs[1] else None, by_heads[1] if needs[2] else None, None
 
 
-def _by_tokens(
-    x: Tensor, value: Tensor, axes: Sequence[WideAxis], bases: Sequence[NodeBasis], by_kernel: bool
-) -> Tensor:
+def _by_tokens(x: Tensor, value: Tensor, axes: Sequence[WideAxis], bases: Sequence[NodeBasis]) -> Tensor:
     """The gradient by the values, from that by the values at the nodes: the transpose of :func:`_reduced`."""
-    batch, heads, tokens, width = value.shape
+    batch, heads, _, width = value.shape
     x = x.reshape(batch, -1, math.prod(axis.nodes for axis in axes), width)
     x = x.sum(1, keepdim=True) if heads == 1 else x
     others = 1
@@ -300,9 +284,52 @@ def _by_tokens(
         before = batch * heads * math.prod(axis.nodes for axis in axes[:a])
         x = _times(bases[a].polynomials.mT, x.reshape(before, axes[a].nodes, others * width))
         others *= axes[a].inputs
-    x, polynomials = x.reshape(batch, heads, axes[0].nodes, others, width), bases[0].polynomials.mT.unsqueeze(0)
-    if not by_kernel:
-        return _rows(polynomials, x).flatten(2, 3)
-    found = kernels.empty_output(value, heads, tokens)
-    kernels.mixed_rows(polynomials, x, found.unflatten(2, (axes[0].inputs, -1)))
-    return found
+    x = x.reshape(batch, heads, axes[0].nodes, others, width)
+    return _rows(bases[0].polynomials.mT.unsqueeze(0), x).flatten(2, 3)
+
+
+def _plain_gradient(
+    inputs: tuple[Tensor, Tensor, Tensor], axes: Sequence[WideAxis], needs: Sequence[bool], grad: Tensor
+) -> list[Tensor | None]:
+    """By plain operations, which autograd records for second-order gradients."""
+    wanted = [x for x, need in zip(inputs, needs, strict=True) if need]
+    found = iter(torch.autograd.grad(_plain(*inputs, axes), wanted, grad, create_graph=True))
+    return [next(found) if need else None for need in needs]
+
+
+class _ByKernels(torch.autograd.Function):
+    """The same on a GPU: values and gradients are read, and outputs written, in their own layouts."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, value: Tensor, center: Tensor, sharpness: Tensor, axes: tuple[WideAxis, ...], form: kernels.WideForm
+    ) -> Tensor:
+        bases = [axis.basis(value.dtype, center.dtype) for axis in axes]
+        out, weights, entered = kernels.wide_launches(form).forward(
+            value, center, sharpness, [axis.coordinates for axis in axes], [basis.places for basis in bases],
+            [basis.polynomials for basis in bases],
+        )  # fmt: skip
+        ctx.axes, ctx.bases, ctx.form = axes, bases, form
+        ctx.save_for_backward(value, center, sharpness, *weights, *entered)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        value, center, sharpness, *rest = ctx.saved_tensors
+        axes, needs = ctx.axes, ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():
+            return *_plain_gradient((value, center, sharpness), axes, needs, grad), None, None
+        polynomials = [basis.polynomials for basis in ctx.bases]
+        by_value, by_heads = kernels.wide_launches(ctx.form).backward(
+            kernels.readable(grad), value, rest[: len(axes)], rest[len(axes) :], polynomials, needs[0]
+        )
+        return by_value, by_heads[0] if needs[1] else None, by_heads[1] if needs[2] else None, None, None
+
+
+def _form(value: Tensor, center: Tensor, sharpness: Tensor, axes: Sequence[WideAxis]) -> kernels.WideForm:
+    batch, value_heads, _, width = value.shape
+    sizes = tuple(kernels.AxisSizes(axis.inputs, len(axis.coordinates), axis.nodes, *axis.ends) for axis in axes)
+    return kernels.WideForm(
+        batch, value_heads, len(center), width, sizes, value.stride(), center.stride(), sharpness.stride(), value.dtype,
+        value.device,
+    )  # fmt: skip

@@ -11,17 +11,18 @@ import triton.language as tl
 
 @triton.jit
 def node_weights(
-    coordinates, center, sharpness, places, weights, outputs, heads, low, high, nodes, c_head, s_head,
+    coordinates, center, sharpness, places, weights, outputs, heads, low, high, nodes, c_head, c_axis, s_head, s_axis,
     BM: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
     """``weights`` is (3, heads, outputs, nodes): the weights of nodes, and their derivatives by center and by sharpness.
-    ``places`` is (2, nodes): the nodes' coordinates, and the sums of their polynomials. Targets are kept as integer and fraction
+    ``places`` is (2, nodes): the nodes' coordinates, and the sums of their polynomials. Keys lie from ``low`` to ``high``;
+    ``c_axis`` and ``s_axis`` are where the axis begins in centers and sharpness. Targets are kept as integer and fraction
     and scores are relative to the nearest key, as in ``regard.functional._axis``."""
     head = tl.program_id(1)
     o, m = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BR)
     query = tl.load(coordinates + o, o < outputs, 0.0)
-    delta = tl.load(center + head * c_head).to(tl.float32)
-    alpha = tl.load(sharpness + head * s_head).to(tl.float32)
+    delta = tl.load(center + head * c_head + c_axis).to(tl.float32)
+    alpha = tl.load(sharpness + head * s_head + s_axis).to(tl.float32)
     known = m < nodes
     node, total = tl.load(places + m, known, 0.0), tl.load(places + nodes + m, known, 0.0)
     whole_query, whole = tl.floor(query + 0.5), tl.floor(delta + 0.5)
@@ -78,12 +79,12 @@ def mix_rows(
 
 @triton.jit
 def gather_rows(
-    weights, grad, entered, x, partial, nodes, outputs, others, width, width_tiles, heads,
+    weights, grad, entered, x, partial, nodes, outputs, others, width, width_tiles, heads, axis, axes, most,
     g_item, g_head, g_step, g_other, e_item, e_head, e_node, e_other, x_item, x_head, x_node, x_other,
     PRECISION: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
     """``x[b, h, node, other] = Σ_o weights[0, h, o, node] grad[b, h, o, other]``, and for each program the same sums with the two
-    derivatives in ``weights``, times ``entered[b, h, node, other]``, added up: ``partial`` is (2, heads, items, programs)."""
+    derivatives in ``weights``, times ``entered[b, h, node, other]``, added up: ``partial`` is (2, heads, axes, most)."""
     whole = tl.program_id(1)
     item, head = (whole // heads).to(tl.int64), (whole % heads).to(tl.int64)
     m = tl.program_id(2) * BR + tl.arange(0, BR)
@@ -106,7 +107,7 @@ def gather_rows(
     place = item * x_item + head * x_head + (m.to(tl.int64) * x_node)[:, None]
     tl.store(x + (place + (other.to(tl.int64) * x_other + channel)[None, :]), mixed.to(x.dtype.element_ty), kept)
     programs = tl.num_programs(0) * tl.num_programs(2)
-    items = tl.num_programs(1) // heads
-    number = (head * items + item) * programs + tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(partial + number, tl.sum(tl.sum(by_center * known, 1), 0))
-    tl.store(partial + heads * items * programs + number, tl.sum(tl.sum(by_sharpness * known, 1), 0))
+    number = item * programs + tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    place = partial + (head * axes + axis) * most + number
+    tl.store(place, tl.sum(tl.sum(by_center * known, 1), 0))
+    tl.store(place + heads * axes * most, tl.sum(tl.sum(by_sharpness * known, 1), 0))
