@@ -29,14 +29,15 @@ Step = Callable[[], Any]
 Steps = dict[str, Step]
 
 
-def inputs(grid: tuple[int, ...], sharpness: float) -> tuple[torch.Tensor, ...]:
-    """Value, what comes from above, center and sharpness; bfloat16, about 131 k tokens in all."""
+def inputs(grid: tuple[int, ...], sharpness: float, device: str = "cuda") -> tuple[torch.Tensor, ...]:
+    """Value, what comes from above, center and sharpness; on a GPU in bfloat16, about 131 k tokens in all, on a CPU one image in
+    float32."""
     torch.manual_seed(0)
-    tokens = math.prod(grid)
-    shape = (max(1, TOKENS // tokens), HEADS, tokens, WIDTH)
-    value = torch.randn(shape, device="cuda", dtype=torch.bfloat16).requires_grad_()
-    center = (2 * torch.randn(HEADS, len(grid), device="cuda")).requires_grad_()
-    alpha = torch.full((HEADS,), sharpness, device="cuda").requires_grad_()
+    tokens, cpu = math.prod(grid), device == "cpu"
+    shape = (1 if cpu else max(1, TOKENS // tokens), HEADS, tokens, WIDTH)
+    value = torch.randn(shape, device=device, dtype=torch.float32 if cpu else torch.bfloat16).requires_grad_()
+    center = (2 * torch.randn(HEADS, len(grid), device=device)).requires_grad_()
+    alpha = torch.full((HEADS,), sharpness, device=device).requires_grad_()
     return value, torch.randn_like(value), center, alpha
 
 

@@ -16,7 +16,8 @@ A baseline that does not fit into memory is skipped, with a message.
 
 On a GPU there are more tables: the device time compared with the time of the memory traffic alone, full-width heads
 compared with cuDNN's convolution with as many weights, grids of every size; and in files of their own content with place,
-rivals (``_rivals.py``) and conversions (``_conversion.py``). On a CPU there is one on local heads (``_local.py``).
+rivals (``_rivals.py``) and conversions (``_conversion.py``). On a CPU there is one on local heads (``_local.py``), and on both
+one on wide heads (``_wide.py``).
 With ``--limit`` no further row is begun after so many seconds.
 """
 
@@ -39,6 +40,7 @@ from _floor import copy_bandwidth, floor_row, full_width_row
 from _local import local_rows
 from _measure import Limit, arguments, milliseconds, positive, print_table, ratios, side_by_side, write
 from _rivals import SIZES, placed_errors, placed_row, rival_rows, size_row
+from _wide import wide_rows
 from regard.functional import GaussianPlan, gaussian_attention, plan_for
 
 HEADS, WIDTH, TOKENS = 9, 64, 131072
@@ -227,7 +229,8 @@ def sizes_on_the_card(bandwidth: float, limit: Limit) -> list[dict[str, object]]
 
 def parts(options: Namespace, limit: Limit) -> None:
     """Rivals, content with place, conversions and local heads: each a table and a file of its own, the quickest first."""
-    for name in ("conversion", "local") if options.device == "cpu" else ("placed", "rivals", "conversion"):
+    known = ("conversion", "local", "wide") if options.device == "cpu" else ("placed", "rivals", "conversion", "wide")
+    for name in known:
         if options.only and name not in options.only:
             continue
         left, more, rows = Limit(limit.end - time.monotonic()), {}, []
@@ -237,6 +240,8 @@ def parts(options: Namespace, limit: Limit) -> None:
             print_table(more["errors"], list(more["errors"][0]) if more["errors"] else [])
         elif name == "rivals":
             rows, more["layout"] = rival_rows((64, 128, 256), left), "channels first or last, whichever is faster"
+        elif name == "wide":
+            rows = wide_rows(options, left, copy_bandwidth() if options.device != "cpu" else 0.0)
         elif name == "local":
             rows = local_rows(
                 options, left, lambda side, alpha: Problem(side, "cpu", torch.float32, alpha).candidates()
@@ -262,7 +267,7 @@ def main() -> None:
         "--linear", type=positive, nargs=2, default=[64, 512], help="the two grids of the linear-time check"
     )
     parser.add_argument(
-        "--only", nargs="+", choices=["placed", "rivals", "conversion", "local"], help="only these tables"
+        "--only", nargs="+", choices=["placed", "rivals", "conversion", "local", "wide"], help="only these tables"
     )
     parser.add_argument(
         "--conversion", action="append_const", dest="only", const="conversion", help="--only conversion"

@@ -122,3 +122,35 @@ def test_converted_convolutions_in_bfloat16(options):
         results.append([out, *torch.autograd.grad(out.square().sum(), [image, *layer.parameters()])])
     for a, b in zip(*results, strict=True):
         assert (a.double() - b).norm() < 1e-2 * b.norm()
+
+
+@pytest.mark.parametrize("tokens_first", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("grid", "value_heads"), [((5000,), 4), ((200, 160), 4), ((200, 160), 1), ((16, 60, 64), 4)])
+def test_wide_heads_of_a_frozen_plan(grid, value_heads, dtype, tokens_first):
+    """By interpolation between a few nodes: as accurate as whole matrices in the same dtype."""
+    center = 3 * torch.randn(4, len(grid), dtype=torch.float64)
+    sharpness = torch.tensor([[(0.3 / n) ** 2 for n in grid]], dtype=torch.float64).repeat(4, 1)
+    value = torch.randn(2, value_heads, math.prod(grid), 24, dtype=torch.float64)
+    above = torch.randn(2, 4, math.prod(grid), 24, dtype=torch.float64)
+
+    def run(way, place, dtype, exact):
+        given = [
+            value.to(place, dtype),
+            *(x.to(place, torch.float64 if exact else torch.float32) for x in (center, sharpness)),
+        ]
+        if tokens_first:
+            given[0] = given[0].transpose(1, 2).contiguous().transpose(1, 2)
+        given = [x.requires_grad_() for x in given]
+        plan = plan_for(*given[1:], grid, dtype) if way == "nodes" else way
+        if way == "nodes":
+            assert all(head.nodes for head in plan.heads)
+        out = gaussian_attention(*given, grid, plan=plan)
+        return [x.double().cpu() for x in (out, *torch.autograd.grad(out, given, above.to(place, dtype)))]
+
+    exact = run("separable", "cpu", torch.float64, exact=True)
+    for i, (nodes, matrices, expected) in enumerate(
+        zip(run("nodes", "cuda", dtype, exact=False), run("auto", "cuda", dtype, exact=False), exact, strict=True)
+    ):
+        off = [((x - expected).norm() / expected.norm()).item() for x in (nodes, matrices)]
+        assert off[0] <= 2 * off[1] + 2 * torch.finfo(dtype).eps, (i, off)

@@ -13,6 +13,7 @@ from regard.functional._mix import mix as mix
 from regard.functional._placed import placed_attention as placed_attention
 from regard.functional._plan import DENSE_TOKENS as DENSE_TOKENS
 from regard.functional._plan import GaussianPlan as GaussianPlan
+from regard.functional._plan import HeadPlan as HeadPlan
 from regard.functional._plan import plan_for as plan_for
 from regard.functional._profiles import DecayProfile as DecayProfile
 from regard.functional._profiles import GaussianProfile as GaussianProfile

@@ -123,13 +123,20 @@ def nearest_scores(
     is at most three roundings, for any sharpness and any position. For a target outside the axis, e is a rounded sum of an
     integer and a fraction, which adds one rounding, and m and e have the same sign.
     """
-    nearest = targets.whole.clamp(low, high)
-    # From farther away, a product with a step could be infinite, and 0 · ∞ is NaN.
-    farthest = torch.finfo(sharpness.dtype).max * 2.0**-24
-    shift = (nearest - targets.whole - targets.fraction).clamp(-farthest, farthest).unsqueeze(-1)
-    steps = coordinates - nearest.unsqueeze(-1)
+    steps, shift = nearest_steps(targets, coordinates, low, high)
     alpha = sharpness.reshape(-1, *[1] * (steps.ndim - 1))
     return -alpha * (steps * (steps + 2 * shift))
+
+
+def nearest_steps(
+    targets: Targets, coordinates: Float[Tensor, "..."], low: int, high: int
+) -> tuple[Float[Tensor, "heads *outputs coordinates"], Float[Tensor, "heads *outputs 1"]]:
+    """The steps m from the coordinate nearest to each target, and the shifts e, of :func:`nearest_scores`."""
+    nearest = targets.whole.clamp(low, high)
+    # From farther away, a product with a step could be infinite, and 0 · ∞ is NaN.
+    farthest = torch.finfo(targets.whole.dtype).max * 2.0**-24
+    shift = (nearest - targets.whole - targets.fraction).clamp(-farthest, farthest).unsqueeze(-1)
+    return coordinates - nearest.unsqueeze(-1), shift
 
 
 def fold(padded: Float[Tensor, "heads outputs padded"], size: int, border: Border, before: int) -> Tensor:

@@ -11,12 +11,14 @@ from regard.functional import kernels
 from regard.functional._axis import Border
 from regard.functional._call import GaussianCall, resolve
 from regard.functional._maps import matrices_for
-from regard.functional._mix import mix
+from regard.functional._mix import HeadGroup, mix
 from regard.functional._placed import full_attention, map_is_too_large
 from regard.functional._plan import GaussianPlan, check_plan, check_plan_holds, groups_for
 from regard.functional._taps import shifted
+from regard.functional._wide_heads import wide_heads
 from regard.observation import is_observed, observe, unobserved
 from regard.support.checks import check_probability, is_transformed
+from regard.support.tensor_cache import constant
 
 # Up to this many tokens, one value shared by all heads is multiplied by whole maps on a GPU (the kernels' smallest block
 # is 16 × 16).
@@ -56,7 +58,8 @@ def gaussian_attention(
         border: see :func:`axis_matrix`; every border but ``native`` needs ``padding``.
         padding: ``(before, after)`` per axis.
         plan: ``"auto"`` chooses by shapes, and finds local heads without a synchronization: on the CPU from their values,
-            on a GPU inside the kernels. Local heads take time linear in tokens, like a convolution. ``"dense"`` and
+            on a GPU inside the kernels. Local heads take time linear in tokens, like a convolution, and on the CPU wide heads,
+            too. ``"dense"`` and
             ``"separable"`` force a method; a plan from :func:`plan_for` is frozen. Every method gives the same result.
         dropout: probability of dropping an entry of the axis matrices, for training.
 
@@ -110,7 +113,8 @@ def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout:
         differentiated = torch.is_grad_enabled() and (call.center.requires_grad or call.sharpness.requires_grad)
         if not differentiated and not is_transformed():
             return shifted(value, plan.shifts, call.grid)
-    if plan != "dense" and not dropout and suits_kernel(value, call):
+    interpolates = isinstance(plan, GaussianPlan) and any(group.nodes for group in plan.groups) and not dropout
+    if plan != "dense" and not dropout and not interpolates and suits_kernel(value, call):
         # The kernels detect local heads on the device, so a frozen plan has no effect on them.
         if isinstance(plan, GaussianPlan):
             check_plan_holds(plan, call)
@@ -122,7 +126,27 @@ def attend(value: Tensor, call: GaussianCall, plan: str | GaussianPlan, dropout:
     if plan == "auto" and dropout and suits_kernel(value, call) and kernels.is_small_plane(call.grid):
         plan = "separable"  # then the plane kernel applies the axis matrices with their dropped entries
     groups = groups_for(call, plan, value.device.type, value.dtype)
+    if not dropout and any(group.nodes for group in groups):
+        return attend_in_groups(value, call, groups)
     return mix(value, groups, [matrices_for(call, group, value.dtype, dropout) for group in groups])
+
+
+def attend_in_groups(value: Tensor, call: GaussianCall, groups: Sequence[HeadGroup]) -> Tensor:
+    """Compute wide heads by interpolation, and all others together."""
+    parts = [wide_heads(value, call, group) for group in groups if group.nodes]
+    heads = [head for group in groups if group.nodes for head in group.heads]
+    others = [group for group in groups if not group.nodes]
+    if others:
+        left = sorted(head for group in others for head in group.heads)
+        index = constant(tuple(left), value.device)
+        part = value if value.shape[1] == 1 else value.index_select(1, index)
+        rest = call._replace(center=call.center.index_select(0, index), sharpness=call.sharpness.index_select(0, index))
+        groups = [group._replace(heads=tuple(map(left.index, group.heads))) for group in others]
+        parts.append(mix(part, groups, [matrices_for(rest, group, value.dtype) for group in groups]))
+        heads += left
+    whole = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    order = tuple(sorted(range(len(heads)), key=heads.__getitem__))
+    return whole if order == tuple(range(len(heads))) else whole.index_select(1, constant(order, value.device))
 
 
 def takes_fused_kernel(value: Tensor, call: GaussianCall, dropout: float) -> bool:

@@ -46,10 +46,12 @@ class AxisBlocks(NamedTuple):
 
 
 class HeadGroup(NamedTuple):
-    """Heads that are computed together, with the same block sizes."""
+    """Heads that are computed together, with the same block sizes. ``nodes``: the nodes per axis of wide heads whose axis
+    matrices are interpolated (:mod:`regard.functional._wide_heads`); else None."""
 
     heads: tuple[int, ...]
     axes: tuple[AxisBlocks, ...]
+    nodes: tuple[int, ...] | None = None
 
 
 SMALL_ITEM_BYTES = 64 << 10  # above this size tiles are faster (measured on one core, forward and backward)

@@ -15,6 +15,7 @@ from regard.functional._axis import Border
 from regard.functional._call import GaussianCall, resolve
 from regard.functional._mix import AxisBlocks, HeadGroup
 from regard.functional._taps import shift_leak
+from regard.functional._wide_heads import wide_nodes
 from regard.support.checks import describe, is_exporting, is_functional, under_autocast, values_are_readable
 
 Way = Literal["dense", "separable", "banded", "full", "taps"]
@@ -39,18 +40,26 @@ def band_block(outputs: int) -> int:
 
 class HeadPlan(NamedTuple):
     """How one head is computed. ``radius`` is the reach of the band per axis (banded heads only), ``shift`` the offset of the
-    key that the head reads (taps only)."""
+    key that the head reads (taps only), ``nodes`` the number of nodes per axis between which the weights of a wide head are
+    interpolated (separable heads only, where this takes less time than whole axis matrices)."""
 
     way: Way
     radius: tuple[int, ...] | None = None
     shift: tuple[int, ...] | None = None
+    nodes: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        if self.radius is not None:
+            return f"{self.way}, radius {'×'.join(map(str, self.radius))}"
+        return self.way if self.nodes is None else f"{self.way} over {'×'.join(map(str, self.nodes))} nodes"
 
 
 class GaussianPlan(NamedTuple):
     """A frozen method per head, chosen by :func:`plan_for` from the heads' values.
 
     The result for a banded head stays correct while its center moves by at most ``slack`` and its sharpness does not fall
-    below the value at planning. On the CPU, in eager mode, a plan that no longer holds raises an error. Heads that are
+    below the value at planning; for a wide head with ``nodes``, while its sharpness does not rise above it. On the CPU, in
+    eager mode, a plan that no longer holds raises an error. Heads that are
     *taps* are computed as exact shifts while centers and sharpness need no gradient: their rows of weights are at most
     ``leak`` from a shift, in L1. Values of a finer dtype than ``dtype`` are refused: in it, weights matter that the plan
     leaves out.
@@ -91,7 +100,7 @@ class GaussianPlan(NamedTuple):
     def __str__(self) -> str:
         counts: dict[str, int] = defaultdict(int)
         for head in self.heads:
-            counts[head.way if head.radius is None else f"banded, radius {'×'.join(map(str, head.radius))}"] += 1
+            counts[str(head)] += 1
         grid = "×".join(map(str, self.grid))
         return f"GaussianPlan({grid}: " + ", ".join(f"{n} {way}" for way, n in counts.items()) + ")"
 
@@ -111,8 +120,9 @@ def plan_for(
     """Inspect the heads' values once and freeze the cheapest exact method for each head.
 
     Pass the result as ``plan=`` to :func:`regard.gaussian_attention`: local heads then cost time linear in tokens, like
-    a convolution. ``plan_for`` runs eagerly and reads values (on a GPU it synchronizes). The frozen plan is plain Python, so
-    ``torch.compile(fullgraph=True)`` and ``torch.export`` treat it as a constant.
+    a convolution, and so do wide heads, whose weights are interpolated between a few nodes per axis. ``plan_for`` runs eagerly
+    and reads values (on a GPU it synchronizes). The frozen plan is plain Python, so ``torch.compile(fullgraph=True)`` and
+    ``torch.export`` treat it as a constant.
 
     Args:
         center, sharpness, grid, queries, border, padding: as for :func:`regard.gaussian_attention`.
@@ -127,7 +137,7 @@ def plan_for(
 
     >>> center, sharpness = torch.zeros(2, 2), torch.tensor([2.0, 0.001])
     >>> print(plan_for(center, sharpness, (256, 256)))
-    GaussianPlan(256×256: 1 banded, radius 3×3, 1 separable)
+    GaussianPlan(256×256: 1 banded, radius 3×3, 1 separable over 48×48 nodes)
     >>> print(plan_for(center, torch.tensor([30.0, 20.0]), (256, 256)))
     GaussianPlan(256×256: 2 taps)
     """
@@ -147,7 +157,7 @@ def plan_for(
     centers: list[list[float]] = center.detach().double().tolist()
     alphas: list[list[float]] = [] if call.is_full else call.axis_sharpness.detach().double().tolist()
     heads, groups = cheapest(call, default, centers, alphas, dtype, slack)
-    leak, finest = 0.0, dtype if any(head.way == "banded" for head in heads) else torch.float64
+    leak, finest = 0.0, dtype if any(head.way == "banded" or head.nodes for head in heads) else torch.float64
     if can_be_taps(call) and not slack and all(x == round(x) for center in centers for x in center):
         worst = max(shift_leak(alpha) for alpha in alphas)
         if worst <= max(tolerance, torch.finfo(dtype).eps / 2):
@@ -172,13 +182,18 @@ def cheapest(
 ) -> tuple[list[HeadPlan], list[HeadGroup]]:  # fmt: skip
     """The method of each head (banded if it is local, else ``default``), and groups of heads that are computed together."""
     can_band = default == "separable" and call.border in ("native", "zeros")
+    radii = [
+        tuple(band_radius(alpha, dtype, slack) for alpha in alphas[h]) if can_band else None for h in range(call.heads)
+    ]
+    bands = [None if radius is None else band_windows(call, radius) for radius in radii]
+    spread = wide_nodes(call, centers, alphas, bands, dtype, slack) if default == "separable" else [None] * call.heads
     heads: list[HeadPlan] = []
-    members: dict[tuple[int | None, ...] | None, list[int]] = defaultdict(list)  # windows per axis -> heads
-    for h in range(call.heads):
-        radius = tuple(band_radius(alpha, dtype, slack) for alpha in alphas[h]) if can_band else None
-        windows = band_windows(call, radius) if radius is not None else None
-        heads.append(HeadPlan(default) if windows is None else HeadPlan("banded", radius))
-        members[windows].append(h)
+    # Windows and nodes per axis -> heads.
+    members: dict[tuple[tuple[int | None, ...] | None, tuple[int, ...] | None], list[int]] = defaultdict(list)
+    for h, (radius, windows, nodes) in enumerate(zip(radii, bands, spread, strict=True)):
+        local = nodes is None and windows is not None
+        heads.append(HeadPlan("banded", radius) if local else HeadPlan(default, nodes=nodes))
+        members[windows if local else None, nodes].append(h)
     groups = [
         HeadGroup(
             tuple(which),
@@ -188,8 +203,9 @@ def cheapest(
                 band_blocks(call, axis, [centers[h][axis] for h in which], window)
                 for axis, window in enumerate(windows)
             ),
+            nodes,
         )
-        for windows, which in members.items()
+        for (windows, nodes), which in members.items()
     ]
     return heads, groups
 
@@ -328,18 +344,24 @@ def check_plan_holds(plan: GaussianPlan, call: GaussianCall) -> None:
             f"{plan.border!r}, padding {plan.padding}, but this call has {call.heads} heads, grid {call.grid}, outputs "
             f"{call.outputs}, border {call.border!r}, padding {call.padding}: call plan_for again"
         )
-    banded = [h for h, head in enumerate(plan.heads) if head.way in ("banded", "taps")]
-    if banded and (plan.queries is None) != (call.queries is None):
+    chosen = [h for h, head in enumerate(plan.heads) if head.way in ("banded", "taps") or head.nodes]
+    if chosen and (plan.queries is None) != (call.queries is None):
         raise ValueError("plan was made for other queries (on the grid, or explicit coordinates): call plan_for again")
-    if not banded or not values_are_readable(call.center):
+    if not chosen or not values_are_readable(call.center):
         return
     if all(map(values_are_readable, call.queries or ())) and plan.queries != _coordinates(call):
         raise ValueError("plan was made for queries at other coordinates: call plan_for again")
-    centers, frozen = (torch.tensor(x, dtype=torch.float64, device="cpu") for x in (plan.center, plan.sharpness))
-    moved, frozen = (call.center.detach().double() - centers).abs()[banded].max().item(), frozen[banded]
-    softened = bool((call.axis_sharpness.detach().double()[banded] < frozen * (1 - 1e-6)).any())
-    if moved > plan.slack + 1e-6 or softened:
+    centers, frozen = (
+        torch.tensor(x, dtype=torch.float64, device="cpu")[chosen] for x in (plan.center, plan.sharpness)
+    )
+    wide = torch.tensor([bool(plan.heads[h].nodes) for h in chosen], device="cpu")[:, None]
+    now = call.axis_sharpness.detach().double()[chosen]
+    moved = (call.center.detach().double()[chosen] - centers).abs().max().item()
+    softer = bool((~wide & (now < frozen * (1 - 1e-6))).any())
+    sharper = bool((wide & (now > frozen * (1 + 1e-6))).any())
+    if moved > plan.slack + 1e-6 or softer or sharper:
+        changes = "".join(f" and a head became {word}" for word, so in (("softer", softer), ("sharper", sharper)) if so)
         raise ValueError(
-            f"plan no longer holds: a {plan.heads[banded[0]].way} head's center moved by {moved:.3g} (slack {plan.slack:g})"
-            f"{' and a head became softer' if softened else ''}; call plan_for again, or with more slack"
+            f"plan no longer holds: a {plan.heads[chosen[0]].way} head's center moved by {moved:.3g} (slack {plan.slack:g})"
+            f"{changes}; call plan_for again, or with more slack"
         )

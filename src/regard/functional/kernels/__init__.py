@@ -10,7 +10,8 @@ block sizes (the launches, which are ordinary Python). Where to find what:
   ``_launch.py``, with the block sizes of ``_cuts.py``. For autograd: ``_functions.py``, and ``_ops.py`` in compiled code.
 - Gaussian heads on a grid of any size, one pass per axis: ``_grid.py``, with the launches of ``_grid_plan.py`` and
   ``_axes.py``. Local heads: ``_stream_pass.py``. Wide heads: ``_wide_pass.py``, on long axes ``_gaussian_pass.py``. Calls
-  like earlier ones: ``_call_cache.py``.
+  like earlier ones: ``_call_cache.py``. Wide heads of a frozen plan: ``_node_pass.py``, ``_node_launch.py``,
+  ``_node_steps.py``.
 - Exponential decay: ``_decay.py``, ``_decay_launch.py``.
 - Content and position. Columns that carry positions: ``_carriers.py``, ``_placed_pass.py``, ``_placed_launch.py``.
   Gradients of center and sharpness: ``_moments_pass.py``, ``_moments_launch.py``, ``_placed_reach.py``.
@@ -26,6 +27,7 @@ import importlib.util
 import math
 import os
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -40,6 +42,8 @@ from regard.functional.kernels._map_launch import ScoreTensors as ScoreTensors
 from regard.functional.kernels._map_launch import WeightsPlan as WeightsPlan
 from regard.functional.kernels._map_launch import write_weights as write_weights
 from regard.functional.kernels._moments_launch import place_moments as place_moments
+from regard.functional.kernels._node_steps import AxisSizes as AxisSizes
+from regard.functional.kernels._node_steps import WideForm as WideForm
 from regard.functional.kernels._packing import CellSums as CellSums
 from regard.functional.kernels._packing import PackedParts as PackedParts
 from regard.functional.kernels._placed_launch import Heads as Heads
@@ -54,7 +58,11 @@ from regard.functional.kernels._tensors import is_on_current_gpu as is_on_curren
 from regard.functional.kernels._tensors import on_device_of as on_device_of
 from regard.functional.kernels._tensors import power_of_two as power_of_two
 from regard.functional.kernels._tensors import raw_stream as raw_stream
+from regard.functional.kernels._tensors import readable as readable
 from regard.support.checks import is_exporting, is_transformed, under_autocast
+
+if TYPE_CHECKING:
+    from regard.functional.kernels._node_launch import WideLaunches
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -131,6 +139,19 @@ def usable_for_taps(x: Tensor, matrices: Sequence[Tensor]) -> bool:
     half = x.dtype in (torch.float16, torch.bfloat16) and x.numel() > 0
     half = half and torch._C._len_torch_dispatch_stack() == 0  # dispatch modes must see plain operators
     return half and all(max(matrix.shape) <= _LONGEST for matrix in matrices) and _run_on(x.device.type)
+
+
+def usable_for_nodes(value: Tensor, build: torch.dtype) -> bool:
+    """Whether kernels can interpolate wide heads of these values. Derivatives of their weights would overflow half precision."""
+    fits = value.dtype in (torch.float32, torch.bfloat16) and build is torch.float32 and value.numel() > 0
+    return fits and value.shape[3] > 0 and _run_on(value.device.type)
+
+
+def wide_launches(form: WideForm) -> "WideLaunches":
+    """The forward and backward passes of wide heads, for calls of one form."""
+    from regard.functional.kernels._node_launch import launches_of
+
+    return launches_of(form)
 
 
 def usable_for_images(images: Tensor) -> bool:

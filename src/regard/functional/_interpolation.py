@@ -1,0 +1,141 @@
+"""Interpolation between a few keys: the weights of a wide head along an axis change so slowly from key to key that those at a
+few points, the *nodes*, determine all others.
+
+Along one axis the weight of key j for one query is f(j)/Z with f(x) = exp(−α((x − t)² − (c − t)²)), where t is the target and
+c the key nearest to it. The polynomial through the values of f at r Chebyshev nodes x₁ … x_r is Σ_m f(x_m) ℓ_m(x), so the axis
+matrix is a product of two narrow ones,
+
+    A[o, j] ≈ Σ_m G[o, m] · ℓ_m(j),       G[o, m] = f_o(x_m) / Σ_j Σ_m f_o(x_m) ℓ_m(j),
+
+of which the second is the same for all heads. :func:`nodes_needed` finds how many nodes keep every row of weights as close to
+the exact one as rounding would.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.functional._axis import Border, fold
+from regard.support.tensor_cache import TensorCache
+
+MOST_NUMBERS = 2**24  # entries of a basis: beyond this many, its memory matters
+FARTHEST = 1024  # how many lengths of an axis a target may lie outside: derivatives by sharpness grow with the distance
+
+
+class NodeBasis(NamedTuple):
+    """The interpolation of one axis. Its scale keeps numbers near one: it cancels where weights are normalized.
+
+    Attributes:
+        places: ``(2, nodes)``, the coordinates of the nodes, and the sum of each ℓ_m over all keys, padding included.
+        polynomials: ``(nodes, inputs)``, ℓ_m at each input, with what lies on padding added to the input that it copies.
+    """
+
+    places: Float[Tensor, "2 nodes"]
+    polynomials: Float[Tensor, "nodes inputs"]
+
+    @property
+    def nodes(self) -> Float[Tensor, " nodes"]:
+        return self.places[0]
+
+    @property
+    def sums(self) -> Float[Tensor, " nodes"]:
+        return self.places[1]
+
+
+def node_basis(
+    count: int, size: int, border: Border, padding: tuple[int, int], dtype: torch.dtype, build: torch.dtype,
+    device: torch.device,
+) -> NodeBasis:  # fmt: skip
+    """The basis with this many nodes, its polynomials in ``dtype``, its nodes and sums in ``build``.
+
+    >>> basis = node_basis(3, 5, "native", (0, 0), torch.float64, torch.float64, torch.device("cpu"))
+    >>> line = 2 * basis.nodes + 1                                # a polynomial is reproduced from its values at the nodes
+    >>> line @ basis.polynomials / (basis.sums.sum() / 5)
+    tensor([1.0000, 3.0000, 5.0000, 7.0000, 9.0000], dtype=torch.float64)
+    """
+
+    key = (count, size, border, padding, dtype, device)
+    places = _CACHE.get((*key, build), device, lambda: _made(*key)[0].to(build))
+    polynomials = _CACHE.get(key, device, lambda: _made(*key)[1])
+    return NodeBasis(places, polynomials)
+
+
+_CACHE = TensorCache(128)
+
+
+def _made(
+    count: int, size: int, border: Border, padding: tuple[int, int], dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Nodes and sums, ``(2, nodes)`` in float64, and the polynomials."""
+    nodes, exact = _polynomials(count, -padding[0], size - 1 + padding[1], device)
+    # The sums are those of the rounded polynomials, so that rounding does not change the sum of a row of weights.
+    rounded = (exact * (count / size)).to(dtype).double()
+    return torch.stack([nodes, rounded.sum(1)]), fold(rounded[None], size, border, padding[0])[0].to(dtype)
+
+
+def _polynomials(count: int, low: int, high: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Chebyshev nodes on ``low … high``, and the polynomials that are one at one of them and zero at the others, at all
+    integers there: ℓ_m(x) = (1/r) Σ_k (2 − [k = 0]) T_k(x_m) T_k(x), with T_k(cos φ) = cos kφ. With as many nodes as integers,
+    the nodes are these."""
+    middle, half = (low + high) / 2, (high - low) / 2
+    degree = torch.arange(count, dtype=torch.float64, device=device)
+    keys = torch.arange(low, high + 1, dtype=torch.float64, device=device)
+    if count == len(keys):
+        return keys, torch.eye(count, dtype=torch.float64, device=device)
+    angles = (2 * degree + 1) * (math.pi / (2 * count))
+    places = ((keys - middle) / max(half, 0.5)).clamp(-1, 1).acos()
+    factors = torch.full_like(degree, 2 / count)
+    factors[0] /= 2
+    at_nodes, at_keys = (degree[:, None] * angles).cos(), (degree[:, None] * places).cos()
+    return middle + half * angles.cos(), (at_nodes.T * factors) @ at_keys
+
+
+def nodes_needed(alpha: float, first: float, last: float, low: int, high: int, tolerance: float) -> int | None:
+    r"""How many nodes keep the rows of all targets from ``first`` to ``last`` within ``tolerance`` of the exact ones, in L1; None
+    if that is not less than the number of keys, ``low`` to ``high``.
+
+    f is analytic, so on the interval its interpolant at r nodes is off by at most :math:`4 M \rho^{1-r} / (\rho - 1)`, for every
+    :math:`\rho > 1`, where M bounds f on the ellipse around the interval whose semi-axes are
+    :math:`a, b = (\rho \pm 1/\rho)/2` half intervals. With S = α · (half interval)², target t and nearest key c (in half
+    intervals from the middle), the largest exponent there is
+
+    .. math:: \max_{|u| \le 1} -S \bigl((a^2 + b^2) u^2 - 2 a t u + t^2 - b^2 - (c - t)^2\bigr).
+
+    For a target inside it is largest at the middle. Outside, the exponent is convex in t, so it is largest at one end. The sum
+    of f over n keys is at least Z = Σ_{i<n} exp(−α i (i + 2D)) for a target up to D outside: the i-th nearest key is at most i
+    away from a target inside. With q = n · error / Z, a normalized row is off by at most 2q / (1 − q).
+
+    >>> nodes_needed(1e-4, 0.0, 255.0, 0, 255, 2.0**-9)          # 256 keys, a standard deviation of 71 keys, bfloat16
+    12
+    """
+    keys = high - low + 1
+    if alpha < 0 or not math.isfinite(alpha) or keys < 4:
+        return None
+    middle, half = (low + high) / 2, (high - low) / 2
+    ends = [(first - middle) / half, (last - middle) / half]
+    nearest = 0.0 if ends[0] <= 0 <= ends[1] else min(map(abs, ends))
+    farthest = max(map(abs, ends))
+    beyond = max(0.0, (farthest - 1) * half)
+    if beyond > FARTHEST * keys:
+        return None
+    steps = torch.arange(keys, dtype=torch.float64, device="cpu")
+    total = float((-alpha * steps * (steps + 2 * beyond)).exp().sum())
+    growth = torch.linspace(-4.6, 2.2, 120, dtype=torch.float64, device="cpu").exp()  # log ρ
+    a, b = growth.cosh(), growth.sinh()
+    strength = alpha * half * half
+    # (t, t² − (c − t)²): a target inside is within half a step of a key; for one outside, t − c = t − 1.
+    inside = min(nearest, 1.0)
+    places = [(inside, inside**2 - (0.5 / half) ** 2)]
+    places += [(target, 2 * target - 1) for target in (max(1.0, nearest), farthest) if farthest > 1]
+    exponent = torch.full_like(growth, -math.inf)
+    for target, squares in places:
+        u = (a * target / (a * a + b * b)).clamp(max=1.0)
+        least = (a * a + b * b) * u * u - 2 * a * target * u - b * b + squares
+        exponent = torch.maximum(exponent, -strength * least)
+    share = tolerance / (2 + tolerance)  # q, from 2q / (1 − q) = tolerance
+    needed = 1 + (exponent + (4 / growth.expm1()).log() - math.log(share * total / keys)) / growth
+    least_needed = float(needed.min())
+    return max(1, math.ceil(least_needed)) if least_needed < keys - 1 else None

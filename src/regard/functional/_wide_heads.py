@@ -1,0 +1,335 @@
+"""Wide heads: each axis matrix is a product of two narrow ones (:mod:`regard.functional._interpolation`), so values are first
+reduced to a few nodes per axis, and outputs are computed from those.
+
+A value is read once and an output written once. What lies between them is small, and all that is kept for the backward pass.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.functional import kernels
+from regard.functional._axis import Border, Targets, build_dtype, nearest_scores, nearest_steps
+from regard.functional._call import GaussianCall
+from regard.functional._interpolation import MOST_NUMBERS, NodeBasis, node_basis, nodes_needed
+from regard.functional._mix import HeadGroup
+from regard.support.checks import is_exporting, is_transformed, under_autocast
+from regard.support.tensor_cache import TensorCache, constant
+
+# Interpolation is used if twice its nodes, over all axes, are at most this share of what matrices or windows would read.
+NODE_SHARE = {"cpu": 0.75, "cuda": 0.5}
+
+
+def wide_nodes(
+    call: GaussianCall, centers: Sequence[Sequence[float]], alphas: Sequence[Sequence[float]],
+    windows: Sequence[tuple[int | None, ...] | None], dtype: torch.dtype, slack: float,
+) -> list[tuple[int, ...] | None]:  # fmt: skip
+    """For each head, how many nodes per axis keep the rows of its map as exact as ``dtype``; None if interpolation does not pay.
+
+    On a GPU it is used if all heads are wide: the kernels find local heads by themselves.
+
+    Args:
+        windows: what a band would read of each axis, None for all of it; None for heads without a band.
+    """
+    found = list[tuple[int, ...] | None]()
+    for h in range(call.heads):
+        found.append(_nodes(call, centers[h], alphas[h], windows[h] or (None,) * len(call.grid), dtype, slack))
+        if found[-1] is None and call.center.device.type != "cpu":
+            return [None] * call.heads
+    counts = [nodes for nodes in found if nodes is not None]
+    if call.center.device.type == "cpu" or not counts:
+        return found
+    return [
+        tuple(map(max, zip(*counts, strict=True)))
+    ] * call.heads  # one group: groups would be copied apart and together
+
+
+def _nodes(
+    call: GaussianCall, center: Sequence[float], alphas: Sequence[float], windows: Sequence[int | None],
+    dtype: torch.dtype, slack: float,
+) -> tuple[int, ...] | None:  # fmt: skip
+    reads = [n if window is None else window for n, window in zip(call.grid, windows, strict=True)]
+    most = NODE_SHARE.get(call.center.device.type, NODE_SHARE["cuda"]) * sum(reads) / 2
+    # The rows of a map are at most as far from the exact ones as those of all axes together.
+    tolerance = torch.finfo(dtype).eps / (2 * len(call.grid))
+    found: list[int] = []
+    for axis, (size, alpha, middle) in enumerate(zip(call.grid, alphas, center, strict=True)):
+        first, last = 0.0, size - 1.0
+        if call.queries is not None:
+            first, last = (float(x) for x in call.queries[axis].detach().double().aminmax())
+        before, after = call.padding[axis]
+        low, high = -before, size - 1 + after
+        keys = high - low + 1
+        # On a short axis the nodes may be the keys.
+        needed = nodes_needed(alpha, first + middle - slack, last + middle + slack, low, high, tolerance) or keys
+        nodes = min(keys, _rounded(needed))
+        if sum(found) + nodes > most or nodes * keys > MOST_NUMBERS:
+            return None
+        found.append(nodes)
+    return tuple(found)
+
+
+def _rounded(count: int) -> int:
+    """A few nodes more, so that heads of similar sharpness have equal numbers and are computed together.
+
+    >>> [_rounded(n) for n in (1, 4, 5, 9, 13, 17, 25, 33)]
+    [4, 4, 6, 12, 16, 24, 32, 48]
+    """
+    power = 4
+    while power < count:
+        if power + power // 2 >= count:
+            return power + power // 2
+        power *= 2
+    return power
+
+
+class WideAxis(NamedTuple):
+    """One axis of a group of wide heads."""
+
+    coordinates: Float[Tensor, " outputs"]
+    inputs: int
+    nodes: int
+    border: Border
+    padding: tuple[int, int]
+
+    def basis(self, dtype: torch.dtype, build: torch.dtype) -> NodeBasis:
+        device = self.coordinates.device
+        return node_basis(self.nodes, self.inputs, self.border, self.padding, dtype, build, device)
+
+    def weights(
+        self, basis: NodeBasis, center: Float[Tensor, " heads"], sharpness: Float[Tensor, " heads"]
+    ) -> Float[Tensor, "heads outputs nodes"]:
+        """G: what each output takes from each node."""
+        scores = nearest_scores(Targets.of(self.coordinates, center), sharpness, basis.nodes, *self.ends)
+        weights = scores.exp()
+        return weights / (weights @ basis.sums).unsqueeze(-1)
+
+    def derivatives(
+        self, basis: NodeBasis, center: Tensor, sharpness: Tensor, weights: Tensor
+    ) -> tuple[Float[Tensor, "heads outputs nodes"], Float[Tensor, "heads outputs nodes"]]:
+        """Of these weights, by center and by sharpness: a score −α m (m + 2e), with m = node − nearest key and e = nearest key −
+        target, has the derivatives 2αm and −m (m + 2e), and weights are normalized."""
+        steps, shift = nearest_steps(Targets.of(self.coordinates, center), basis.nodes, *self.ends)
+        by_center, by_sharpness = 2 * sharpness[:, None, None] * steps, -(steps * (steps + 2 * shift))
+        found = [weights * (by - ((weights * by) @ basis.sums).unsqueeze(-1)) for by in (by_center, by_sharpness)]
+        return found[0], found[1]
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        return -self.padding[0], self.inputs - 1 + self.padding[1]
+
+
+def wide_heads(
+    value: Float[Tensor, "batch value_heads tokens width"], call: GaussianCall, group: HeadGroup
+) -> Float[Tensor, "batch heads outputs width"]:
+    """The outputs of one group of wide heads, in the order of the group. ``value`` has the values of all heads, or one for all.
+
+    >>> from regard.functional._call import resolve
+    >>> call = resolve(torch.zeros(1, 1), torch.tensor([1e-3]), (50,), None, "native", None)
+    >>> found = wide_heads(torch.arange(50.0).reshape(1, 1, 50, 1), call, HeadGroup((0,), (), (20,)))
+    >>> found[0, 0, [0, 25, 49], 0]
+    tensor([16.4475, 24.6758, 32.5525])
+    """
+    center, sharpness = call.center, call.axis_sharpness
+    if group.heads != tuple(range(call.heads)):
+        index = constant(group.heads, center.device)
+        center, sharpness = center.index_select(0, index), sharpness.index_select(0, index)
+        value = value if value.shape[1] == 1 else value.index_select(1, index)
+    build = build_dtype(center, sharpness, torch.empty((), dtype=value.dtype))
+    axes = tuple(
+        WideAxis(_coordinates(call, axis, build), inputs, nodes, call.border, padding)
+        for axis, (inputs, nodes, padding) in enumerate(zip(call.grid, group.nodes or (), call.padding, strict=True))
+    )
+    center, sharpness = center.to(build), sharpness.to(build)
+    if not _is_plain(value) or any(axis.coordinates.requires_grad for axis in axes):
+        return _plain(value, center, sharpness, axes)
+    if kernels.usable_for_nodes(value, build):
+        value = kernels.readable(value)
+        form = _form(value, center, sharpness, axes)
+        if form.most_items <= kernels.MOST_HEADS:
+            return _ByKernels.apply(value, center, sharpness, axes, form)  # type: ignore[no-any-return]
+    return _ByProducts.apply(value, center, sharpness, axes)  # type: ignore[no-any-return]
+
+
+_RANGES = TensorCache(64)
+
+
+def _coordinates(call: GaussianCall, axis: int, dtype: torch.dtype) -> Float[Tensor, " outputs"]:
+    """Of the queries of one axis."""
+    if call.queries is not None:
+        return call.queries[axis].to(dtype)
+    size, device = call.grid[axis], call.center.device
+    return _RANGES.get((size, dtype, device), device, lambda: torch.arange(size, dtype=dtype, device=device))
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Whether autograd may call a function of ours: compilers and transforms understand plain operations alone."""
+    compiled = torch.compiler.is_compiling() or is_exporting()
+    return not (compiled or is_transformed() or under_autocast(value))
+
+
+def _plain(value: Tensor, center: Tensor, sharpness: Tensor, axes: Sequence[WideAxis]) -> Tensor:
+    bases = [axis.basis(value.dtype, center.dtype) for axis in axes]
+    weights = [
+        axis.weights(basis, center[:, a], sharpness[:, a]).to(value.dtype)
+        for a, (axis, basis) in enumerate(zip(axes, bases, strict=True))
+    ]
+    entered = _spread(_reduced(value, axes, bases), weights)
+    return _rows(weights[0], entered[0]).flatten(2, 3)
+
+
+def _reduced(value: Tensor, axes: Sequence[WideAxis], bases: Sequence[NodeBasis]) -> Tensor:
+    """Values at the nodes, ``(batch, value_heads, *nodes, width)``: what each polynomial of each axis takes from the tokens."""
+    batch, heads, _, width = value.shape
+    x = _rows(bases[0].polynomials.unsqueeze(0), value.unflatten(2, (axes[0].inputs, -1)))
+    before = batch * heads * axes[0].nodes
+    for axis, basis in zip(axes[1:], bases[1:], strict=True):
+        x = _times(basis.polynomials, x.reshape(before, axis.inputs, -1))
+        before *= axis.nodes
+    return x.reshape(batch, heads, *(axis.nodes for axis in axes), width)
+
+
+def _spread(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    """From the values at the nodes, what enters the step of each axis, ``(batch, heads or 1, *nodes, others, width)``.
+
+    The last axis comes first, so that these are small. The step of the first axis, which gives the output, is left out."""
+    batch, width = x.shape[0], x.shape[-1]
+    nodes = [weight.shape[2] for weight in weights]
+    entered = list[Tensor]()
+    others = 1
+    for axis in reversed(range(len(weights))):
+        x = x.reshape(batch, x.shape[1], *nodes[: axis + 1], others, width)
+        entered.append(x)
+        if axis:
+            x = _each_head(weights[axis], x.flatten(-2))
+            others *= weights[axis].shape[1]
+    return entered[::-1]
+
+
+def _times(matrix: Tensor, x: Tensor) -> Tensor:
+    """``matrix @ x[i]`` for every item i, without copies of either."""
+    return torch.bmm(matrix.expand(x.shape[0], -1, -1), x)
+
+
+def _each_head(matrix: Float[Tensor, "heads _ _"], x: Tensor) -> Tensor:
+    """``matrix[h] @ x[b, h, …]``, with ``x`` ``(batch, heads or 1, …, rows, columns)``."""
+    return torch.matmul(matrix.reshape(len(matrix), *[1] * (x.ndim - 4), *matrix.shape[1:]), x)
+
+
+def _rows(matrix: Float[Tensor, "_ rows steps"], x: Float[Tensor, "batch _ steps others width"]) -> Tensor:
+    """``matrix[h] @ x[b, h]``, where a single matrix serves all heads, and a single head of x all matrices."""
+    flat = x.flatten(3)
+    if len(matrix) == 1:
+        mixed = _times(matrix[0], flat.flatten(0, 1)).unflatten(0, x.shape[:2])
+    else:
+        mixed = torch.matmul(matrix, flat)
+    return mixed.unflatten(3, x.shape[3:])
+
+
+class _ByProducts(torch.autograd.Function):
+    """The same with a backward pass that reads the gradient once, and neither values nor outputs: the gradients of centers and
+    sharpness follow from what is at the nodes. The values are kept for second-order gradients alone."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, center: Tensor, sharpness: Tensor, axes: tuple[WideAxis, ...]) -> Tensor:
+        bases = [axis.basis(value.dtype, center.dtype) for axis in axes]
+        kept = [
+            axis.weights(basis, center[:, a], sharpness[:, a])
+            for a, (axis, basis) in enumerate(zip(axes, bases, strict=True))
+        ]
+        weights = [each.to(value.dtype) for each in kept]
+        entered = _spread(_reduced(value, axes, bases), weights)
+        ctx.axes, ctx.bases = axes, bases
+        ctx.save_for_backward(value, center, sharpness, *kept, *entered)
+        return _rows(weights[0], entered[0]).flatten(2, 3)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        value, center, sharpness, *rest = ctx.saved_tensors
+        axes, bases, needs = ctx.axes, ctx.bases, ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():
+            return *_plain_gradient((value, center, sharpness), axes, needs, grad), None
+        weights, entered = rest[: len(axes)], rest[len(axes) :]
+        x, by_heads = grad, torch.zeros(2, *center.shape, dtype=center.dtype, device=center.device)
+        for a, (axis, basis, weight) in enumerate(zip(axes, bases, weights, strict=True)):
+            x = x.reshape(*x.shape[: a + 2], weight.shape[1], -1)
+            if not (needs[1] or needs[2]):
+                x = _each_head(weight.to(x.dtype).mT, x)
+                continue
+            derivatives = torch.stack(axis.derivatives(basis, center[:, a], sharpness[:, a], weight))
+            scale = by_heads.new_ones(2, 1)
+            if x.dtype is torch.float16:  # it holds numbers of up to 65,504 alone
+                scale = derivatives.abs().amax((2, 3)).clamp_min(1e-30)
+            three = torch.cat([weight.unsqueeze(0), derivatives / scale[..., None, None]]).to(x.dtype)
+            parts = _each_head(three.permute(1, 0, 3, 2).flatten(1, 2), x).unflatten(-2, (3, -1))
+            x = parts.select(-3, 0)
+            for i in range(2):
+                found = parts.select(-3, i + 1).to(center.dtype) * entered[a].flatten(-2)
+                by_heads[i, :, a] = found.transpose(0, 1).flatten(1).sum(1) * scale[i]
+        by_value = _by_tokens(x, value, axes, bases) if needs[0] else None
+        return by_value, by_heads[0] if needs[1] else None, by_heads[1] if needs[2] else None, None
+
+
+def _by_tokens(x: Tensor, value: Tensor, axes: Sequence[WideAxis], bases: Sequence[NodeBasis]) -> Tensor:
+    """The gradient by the values, from that by the values at the nodes: the transpose of :func:`_reduced`."""
+    batch, heads, _, width = value.shape
+    x = x.reshape(batch, -1, math.prod(axis.nodes for axis in axes), width)
+    x = x.sum(1, keepdim=True) if heads == 1 else x
+    others = 1
+    for a in reversed(range(1, len(axes))):
+        before = batch * heads * math.prod(axis.nodes for axis in axes[:a])
+        x = _times(bases[a].polynomials.mT, x.reshape(before, axes[a].nodes, others * width))
+        others *= axes[a].inputs
+    x = x.reshape(batch, heads, axes[0].nodes, others, width)
+    return _rows(bases[0].polynomials.mT.unsqueeze(0), x).flatten(2, 3)
+
+
+def _plain_gradient(
+    inputs: tuple[Tensor, Tensor, Tensor], axes: Sequence[WideAxis], needs: Sequence[bool], grad: Tensor
+) -> list[Tensor | None]:
+    """By plain operations, which autograd records for second-order gradients."""
+    wanted = [x for x, need in zip(inputs, needs, strict=True) if need]
+    found = iter(torch.autograd.grad(_plain(*inputs, axes), wanted, grad, create_graph=True))
+    return [next(found) if need else None for need in needs]
+
+
+class _ByKernels(torch.autograd.Function):
+    """The same on a GPU: values and gradients are read, and outputs written, in their own layouts."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, value: Tensor, center: Tensor, sharpness: Tensor, axes: tuple[WideAxis, ...], form: kernels.WideForm
+    ) -> Tensor:
+        bases = [axis.basis(value.dtype, center.dtype) for axis in axes]
+        out, weights, entered = kernels.wide_launches(form).forward(
+            value, center, sharpness, [axis.coordinates for axis in axes], [basis.places for basis in bases],
+            [basis.polynomials for basis in bases],
+        )  # fmt: skip
+        ctx.axes, ctx.bases, ctx.form = axes, bases, form
+        ctx.save_for_backward(value, center, sharpness, *weights, *entered)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        value, center, sharpness, *rest = ctx.saved_tensors
+        axes, needs = ctx.axes, ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():
+            return *_plain_gradient((value, center, sharpness), axes, needs, grad), None, None
+        polynomials = [basis.polynomials for basis in ctx.bases]
+        by_value, by_heads = kernels.wide_launches(ctx.form).backward(
+            kernels.readable(grad), value, rest[: len(axes)], rest[len(axes) :], polynomials, needs[0]
+        )
+        return by_value, by_heads[0] if needs[1] else None, by_heads[1] if needs[2] else None, None, None
+
+
+def _form(value: Tensor, center: Tensor, sharpness: Tensor, axes: Sequence[WideAxis]) -> kernels.WideForm:
+    batch, value_heads, _, width = value.shape
+    sizes = tuple(kernels.AxisSizes(axis.inputs, len(axis.coordinates), axis.nodes, *axis.ends) for axis in axes)
+    return kernels.WideForm(
+        batch, value_heads, len(center), width, sizes, value.stride(), center.stride(), sharpness.stride(), value.dtype,
+        value.device,
+    )  # fmt: skip
