@@ -20,7 +20,7 @@ export interface Window {
 export const everything: Window = { x: 0, y: 0, share: 1 };
 
 export function within({ x, y, share }: Window, smallest: number): Window {
-  const s = Math.min(1, Math.max(smallest, share));
+  const s = share > 0.999 ? 1 : Math.max(smallest, share); // a slider at its end is not exact
   const keep = (at: number) => Math.min(1 - s, Math.max(0, at));
   return { x: keep(x), y: keep(y), share: s };
 }
