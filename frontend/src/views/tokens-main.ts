@@ -7,6 +7,7 @@ import { wheelHint, ZOOM_KEYS } from "../core/zooming";
 import { arcHeight, drawArcs, type HeadArcs, tokenAt } from "../maps/arcs";
 import { type Cell, cellAt, box, drawHeat, heatHeight, inside, painter, type Viewport, whole } from "../maps/heat";
 import { percent } from "../maps/layer";
+import { weightTip } from "../maps/quote";
 import type { Pooling, Shading } from "../maps/scale";
 import { type Span, spanOf } from "../maps/span";
 import type { Table } from "../maps/table";
@@ -71,7 +72,7 @@ export function Main({ mode, table, heads, shading, pooling, noun, view, over, p
     label=${`${mode === "heat" ? "heat map" : "arcs"} of ${table.queries.length} × ${table.keys.length} ${noun}s`}
     cursor="crosshair"
     focusable
-    tip=${over && over.q >= 0 && over.k >= 0 ? `${table.queries[over.q]} → ${table.keys[over.k]}  ${percent(table.weights[over.q * table.keys.length + over.k])}` : null}
+    tip=${over && over.q >= 0 && over.k >= 0 ? weightTip(table.queries[over.q], table.keys[over.k], percent(table.weights[over.q * table.keys.length + over.k])) : null}
     onPoint=${point}
     onLeave=${() => onOver(null)}
     onPress=${press}

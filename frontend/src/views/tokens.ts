@@ -14,12 +14,13 @@ import { type Cell, isPooled, moved, showing, shownText, spanView, type Viewport
 import { type Choice, fitChoice, type Layer, type LayerAbout, layersOf, mostVisible, headNumbers, type Opening, type Order, ORDERS, patternOptions, percent, sortedHeads, shortNames, thing, type Which } from "../maps/layer";
 import { Legend } from "../maps/legend";
 import { sizeText } from "../maps/place";
+import { quoted } from "../maps/quote";
 import { Residuals } from "../maps/residuals";
 import { Rollout } from "../maps/rollout";
 import { headName, secondOf, secondOptions, spelled, TwoHeads } from "../maps/second";
 import { massOf, type Span, spanText } from "../maps/span";
 import { colorsOf, type Pooling, POOLINGS, type Scale, shade, type Shading } from "../maps/scale";
-import { isSpecial, makeTable, type Table, top, visible, wholeMatrix } from "../maps/table";
+import { isSpecial, makeTable, type Table, top, wholeMatrix } from "../maps/table";
 import type { ViewProps } from "./index";
 import { Main } from "./tokens-main";
 
@@ -310,7 +311,6 @@ function describe(layer: Layer<TokenAbout>, shown: Choice, table: Table, over: C
   const head = together && together < layer.heads ? `${together} of ${layer.heads} heads` : typeof shown.which === "number" ? `head ${layer.about.heads[shown.which]}` : shown.which === "mean" ? "mean over heads" : "rollout";
   const start = `${layer.about.name} · ${head}`;
   const columns = table.keys.length;
-  const quoted = (text: string) => `“${visible(text)}”`;
   if (span) {
     const { mass, uniform, queries, keys } = massOf(table, span);
     return `${start} · ${spanText(table.queries, span.q)} → ${spanText(table.keys, span.k)}: ${percent(mass)} of the attention of ${queries === 1 ? `one ${thing(layer.about)}` : `${queries} ${thing(layer.about)}s`} goes to ${keys === 1 ? "one" : keys} (uniform: ${percent(uniform)})`;

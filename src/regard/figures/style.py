@@ -100,7 +100,10 @@ def plain_label(text: str) -> str:
 
     >>> plain_label("$5"), plain_label("  "), plain_label("a\\n"), plain_label("\\u200b")
     ('\\\\$5', '␣␣', 'a⏎', '<U+200B>')
+    >>> plain_label("Ġthe"), plain_label("▁▁"), plain_label("ĊĊ"), plain_label("cat</w>")
+    ('the', '␣␣', '⏎⏎', 'cat')
     """
+    text = _without_marks(text)
     if not text.strip(" "):
         return "␣" * len(text) or "∅"
     text = re.sub(r"[\x00-\x1f\x7f]", lambda one: _CONTROLS.get(one[0], chr(0x2400 + ord(one[0]))), text)
@@ -111,6 +114,16 @@ def plain_label(text: str) -> str:
             text = text[: MOST_LETTERS - 1] if len(text) >= MOST_LETTERS else text[:-1]
         text = re.sub(r"<U?\+?[0-9A-F]*$", "", text) + "…"  # half a code point would name another one
     return text.replace("$", r"\$")
+
+
+def _without_marks(text: str) -> str:
+    """A token without the marks of tokenizers: one before a word goes, others are the spaces and newlines that they stand for."""
+    rest = text.lstrip("Ġ▁Ċ")
+    marks = text[: len(text) - len(rest)]
+    rest = rest.removesuffix("</w>") or rest
+    if rest and marks in ("Ġ", "▁"):
+        return rest
+    return re.sub("[Ġ▁]", "␣", marks).replace("Ċ", "\n") + rest
 
 
 def text_width(text: str) -> int:
