@@ -145,3 +145,17 @@ test("the legend of cells has marks where their colors are", () => {
   expect(marks.map(({ text }) => text)).toEqual(["0", "10 %", "40 %"]);
   expect(marks.map(({ at }) => at)).toEqual([0, 0.5, 1]);
 });
+
+test("attention to all keys alike has no stripes, however many cells share a pixel", () => {
+  for (const side of [7, 24, 48, 62, 63]) {
+    const { data, columns } = pooled(cells(63, 63, () => 1 / 63), everything, side, side, "mass");
+    expect(columns).toBe(side);
+    for (const mass of data) expect(mass).toBeCloseTo(1 / side, 5);
+    // The mass of a cell stays whole, on the pixels where it lies.
+    for (const key of [0, 5, 40, 62]) {
+      const alone = pooled(cells(63, 63, (_, k) => (k === key ? 1 : 0)), everything, side, side, "mass").data.subarray(0, side);
+      expect(alone.reduce((a, b) => a + b, 0)).toBeCloseTo(1, 5);
+      alone.forEach((mass, pixel) => expect(mass === 0 || (pixel + 1 > (key * side) / 63 && pixel < ((key + 1) * side) / 63)).toBe(true));
+    }
+  }
+});
