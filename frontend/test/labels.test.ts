@@ -5,7 +5,9 @@ import type { Pen } from "../src/core/pen";
 import { themes } from "../src/core/theme";
 import { drawArcs } from "../src/maps/arcs";
 import { whole } from "../src/maps/heat";
-import { makeTable, visible } from "../src/maps/table";
+import { quoted, weightTip } from "../src/maps/quote";
+import { flow } from "../src/maps/textflow";
+import { isSpecial, makeTable, visible } from "../src/maps/table";
 
 test("tokens that cannot be seen have signs, and no two of them look alike", () => {
   const unseen = ["", " ", "  ", "\n", "\r", "\r\n", "\t", "\x00", "\x7f", "\u00ad", "\u200b", "\u200b\u200b", "\u200d", "\ufeff"];
@@ -15,6 +17,20 @@ test("tokens that cannot be seen have signs, and no two of them look alike", () 
   expect(visible("\u202eevil")).toBe("<U+202E>evil");
   for (const same of ["word", "שלום", "👩‍👩‍👧‍👦", "می‌خواهم", "<b>", "e\u0301", "  x"]) expect(visible(same)).toBe(same);
   expect(["Ġthe", "▁the", "Ġ", "Ċ"].map(visible)).toEqual(["the", "the", "␣", "⏎"]);
+  expect(["ĠĠ", "▁▁▁", "ĊĊ", "ĊĊĠ", "ĠĠx", "cat</w>", "</w>"].map(visible)).toEqual(["␣␣", "␣␣␣", "⏎⏎", "⏎⏎␣", "␣␣x", "cat", "</w>"]);
+});
+
+test("bytes of a character are no special tokens", () => {
+  expect(["<0xE4>", "<s>", "<|end|>", "[CLS]", "<0xE4F>", "x"].map(isSpecial)).toEqual([false, true, true, true, true, false]);
+});
+
+test("words from right to left turn nothing around them, and long ones hide nothing behind them", () => {
+  expect(quoted("word")).toBe("“word”");
+  for (const word of ["שלום", "مرحبا", "\u{1e900}"]) {
+    expect(quoted(word)).toBe(`“\u2068${word}\u2069”`);
+    expect(weightTip(word, "b", "3 %")).toBe(`\u2068${word}\u2069 → b  3 %`);
+  }
+  for (const said of [quoted("א".repeat(900)), weightTip("a".repeat(900), "א".repeat(900), "3 %")]) expect(said.length).toBeLessThan(70);
 });
 
 test("the names of the axes of arcs are inside the picture, however short the tokens are", () => {
@@ -31,5 +47,15 @@ test("the names of the axes of arcs are inside the picture, however short the to
     const left = align === "right" ? x - 6 * axis.length : x;
     expect(left).toBeGreaterThanOrEqual(0);
     expect(left + 6 * axis.length).toBeLessThanOrEqual(300);
+  }
+});
+
+test("words in lines have room for their letters, in a font as wide as DejaVu Sans", () => {
+  // Widths in thousandths of the size of the font.
+  const widths: Record<string, number> = { W: 989, M: 863, O: 787, U: 732, A: 684, m: 974, w: 818, o: 612, n: 634, i: 278, "<": 838, ">": 838, "+": 838, "#": 838, "&": 780, "2": 636, "0": 636, "%": 950, "~": 838, "Щ": 1040, "Ж": 1077, "Ω": 764 };
+  for (const word of ["HOOUAM", "<U+200>", "oooooooooo", "nonnnonn", "WOMAN", "#include", "&amp;", "2000", "200%", "~~~", "ЖЩЖ"]) {
+    const needed = [...word].reduce((sum, letter) => sum + 0.013 * (widths[letter] ?? 640), 0);
+    const { boxes } = flow([{ at: 0, text: word, first: true }], 900);
+    expect(boxes[0].width - 4, word).toBeGreaterThanOrEqual(needed);
   }
 });

@@ -2,7 +2,7 @@
 
 import { expect, test } from "vitest";
 import { type Cells, everything, pooled, search, valueAt, within, zoomedAt } from "../src/maps/cells";
-import { elided, fitted, largestParts, linesOf, thumbnailSide } from "../src/maps/atlas";
+import { columnsOf, elided, fitted, largestParts, linesOf, thumbnailSide } from "../src/maps/atlas";
 import { hits } from "../src/maps/naming";
 import { amount, besideEachOther, binSize, placeOf, tipText } from "../src/views/long";
 import { ticks } from "../src/maps/scale";
@@ -144,4 +144,35 @@ test("the legend of cells has marks where their colors are", () => {
   const marks = ticks({ scale: "root", top: 1, signed: false }, 1, 0.4);
   expect(marks.map(({ text }) => text)).toEqual(["0", "10 %", "40 %"]);
   expect(marks.map(({ at }) => at)).toEqual([0, 0.5, 1]);
+});
+
+test("attention to all keys alike has no stripes, however many cells share a pixel", () => {
+  for (const side of [7, 24, 48, 62, 63]) {
+    const { data, columns } = pooled(cells(63, 63, () => 1 / 63), everything, side, side, "mass");
+    expect(columns).toBe(side);
+    for (const mass of data) expect(mass).toBeCloseTo(1 / side, 5);
+    // The mass of a cell stays whole, on the pixels where it lies.
+    for (const key of [0, 5, 40, 62]) {
+      const alone = pooled(cells(63, 63, (_, k) => (k === key ? 1 : 0)), everything, side, side, "mass").data.subarray(0, side);
+      expect(alone.reduce((a, b) => a + b, 0)).toBeCloseTo(1, 5);
+      alone.forEach((mass, pixel) => expect(mass === 0 || (pixel + 1 > (key * side) / 63 && pixel < ((key + 1) * side) / 63)).toBe(true));
+    }
+  }
+});
+
+test("many heads have thumbnails that can be told apart, in lines that fit on a screen", () => {
+  const sides = (heads: number[], room: number) => {
+    const columns = columnsOf(heads, room, 2, 1);
+    const side = room / columns - 2;
+    return { columns, side, tall: heads.reduce((sum, count) => sum + Math.ceil(count / columns), 0) * (side + 2) };
+  };
+  for (const heads of [[64], [128], [40, 40]]) {
+    const { side, tall } = sides(heads, 400);
+    expect(side).toBeGreaterThan(18);
+    expect(tall).toBeLessThanOrEqual(320);
+  }
+  expect(sides([12, 12], 400).columns).toBe(12); // large enough: as before
+  expect(sides([24], 375).columns).toBe(24);
+  const many = sides(Array(48).fill(64), 400);
+  expect(many.columns).toBe(40); // so many layers are high already
 });

@@ -76,6 +76,19 @@ def test_the_strongest_patches_are_outlined_on_the_photo(open_file, look, image_
     assert look.pixels(page, ".rg-atlas") != tiles
 
 
+def test_the_share_of_the_strongest_patches_is_of_what_patches_have(open_file, look):
+    """Beside a class token with nearly all of the weight, most of the mass on patches is little attention."""
+    weights = torch.full((1, 2, 17, 17), 0.05 / 16)
+    weights[..., 0] = 0.95
+    page = open_file(regard.show(weights, image=torch.rand(3, 16, 16), grid=(4, 4), prefix=1))
+    page.get_by_label("mass shown").fill("0.5")
+    assert "8 of 16 patches hold 50 % of the 5.0 % on patches" in look.subtitle(page)
+    page = open_file(regard.show(weights[..., 1:, 1:] * 20, image=torch.rand(3, 16, 16), grid=(4, 4)))
+    page.get_by_label("mass shown").fill("0.5")
+    assert "8 of 16 patches hold 50 %" in look.subtitle(page)
+    assert "on patches" not in look.subtitle(page)
+
+
 def test_heads_are_filtered_by_what_they_do(open_file, look):
     ways = torch.stack([torch.eye(5), torch.eye(5).roll(-1, 1), torch.full((5, 5), 0.2)])
     page = open_file(regard.show(ways))

@@ -35,6 +35,26 @@ def test_others_stay_as_they_are(token):
     assert plain_label(token) == token
 
 
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [
+        ("Ġthe", "the"),
+        ("▁the", "the"),
+        ("Ġ", "␣"),
+        ("Ċ", "⏎"),
+        ("ĠĠ", "␣␣"),
+        ("▁▁▁", "␣␣␣"),
+        ("ĊĊ", "⏎⏎"),
+        ("ĊĊĠ", "⏎⏎␣"),
+        ("ĠĠx", "␣␣x"),
+        ("cat</w>", "cat"),
+        ("</w>", "</w>"),
+    ],
+)
+def test_marks_of_tokenizers_are_shown_as_on_the_pages(token, shown):
+    assert plain_label(token) == shown
+
+
 def test_a_long_token_leaves_room_for_the_map():
     names = ["a" * 500, "b", "c"]
     figure = weight_map(torch.eye(3), torch.full((3,), 3), queries=names, keys=names)  # a warning is an error here

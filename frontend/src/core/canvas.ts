@@ -1,6 +1,7 @@
 // A canvas that adapts to its size and to the screen's resolution, and that can be saved.
 
 import { html, createContext, useContext, useEffect, useLayoutEffect, useRef } from "./html";
+import { useId } from "./controls";
 import type { Pen } from "./pen";
 import { isPrinting } from "./print";
 import { type Theme, useTheme } from "./theme";
@@ -46,7 +47,9 @@ export interface PictureProps {
   onDrag?: (dx: number, dy: number, event: PointerEvent, size: Size, from: [number, number], to: [number, number]) => void;
   onWheel?: (x: number, y: number, event: WheelEvent, size: Size) => void;
   onDouble?: () => void;
-  /** Called with a key while the picture has the focus; returns true if it used the key. */
+  /** For screen readers: what the keys do with the picture. */
+  description?: string;
+  /** Called with a key while the picture has the focus; returns true if it used the key. Arrows with Shift move a zoomed picture. */
   onKey?: (key: string) => boolean;
   /** The tooltip at the pointer. */
   tip?: string | null;
@@ -56,6 +59,7 @@ export interface PictureProps {
 
 export function Picture(props: PictureProps) {
   const theme = useTheme();
+  const id = useId();
   const pictures = useContext(Pictures);
   const wrapper = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -170,7 +174,7 @@ export function Picture(props: PictureProps) {
     props.onPoint?.(...place(event), event, size());
   };
   const key = (event: KeyboardEvent) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || !props.onKey?.(event.key)) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || (event.shiftKey && event.key.startsWith("Arrow")) || !props.onKey?.(event.key)) return;
     event.preventDefault();
     event.stopPropagation();
   };
@@ -184,6 +188,7 @@ export function Picture(props: PictureProps) {
       role=${props.focusable ? "application" : props.label ? "img" : undefined}
       aria-roledescription=${props.focusable ? "interactive picture" : undefined}
       aria-label=${props.label || undefined}
+      aria-describedby=${props.description ? id : undefined}
       aria-hidden=${props.label ? undefined : "true"}
       tabindex=${props.focusable ? 0 : undefined}
       style=${props.cursor ? { cursor: props.cursor } : undefined}
@@ -194,6 +199,7 @@ export function Picture(props: PictureProps) {
       onKeyDown=${key}
       onDblClick=${() => props.onDouble?.()}
     ></canvas>
+    ${props.description ? html`<span id=${id} hidden>${props.description}</span>` : null}
     ${props.tip === undefined ? null : html`<div ref=${tip} class="rg-tip" aria-hidden="true" hidden=${!props.tip}>${props.tip}</div>`}
     ${props.wheelSays ? html`<div ref=${hint} class="rg-hint-over" aria-hidden="true" hidden>${props.wheelSays}</div>` : null}
   </div>`;

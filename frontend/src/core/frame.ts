@@ -1,6 +1,6 @@
 // The frame of every view: title, controls, light or dark mode, saving, the list of keys, and errors.
 
-import { html, useMemo, useRef, useState, type ComponentChildren } from "./html";
+import { html, useLayoutEffect, useMemo, useRef, useState, type ComponentChildren, type RefObject } from "./html";
 import { Pictures, type Shown } from "./canvas";
 import type { Host } from "./host";
 import { type Key, useKeys } from "./keys";
@@ -31,6 +31,8 @@ export function Frame({ name, title, subtitle = "", host, keys = [], controls, h
   const [mode, swap] = useMode();
   const theme = themes[mode];
   const root = useRef<HTMLDivElement>(null);
+  const line = useRef<HTMLParagraphElement>(null);
+  useKeptHeight(line, root, subtitle);
   const pictures = useMemo(() => new Set<Shown>(), []);
   const [help, setHelp] = useState(false);
   const [problem, setProblem] = useState("");
@@ -53,7 +55,7 @@ export function Frame({ name, title, subtitle = "", host, keys = [], controls, h
         <header class="rg-header">
           <div class="rg-heading">
             <h2>${title}</h2>
-            <p class="rg-subtitle" aria-live="polite">${subtitle || " "}</p>
+            <p ref=${line} class="rg-subtitle" aria-live="polite">${subtitle || " "}</p>
           </div>
           <div class="rg-tools">
             <button type="button" onClick=${() => save("png")}>PNG</button>
@@ -70,6 +72,24 @@ export function Frame({ name, title, subtitle = "", host, keys = [], controls, h
       </section>
     <//>
   <//>`;
+}
+
+/** The line above the pictures keeps the height of its longest text at this width: if it became lower and higher as one points at
+ * one cell and another, the pictures would move away from under the pointer. */
+function useKeptHeight(line: RefObject<HTMLElement>, root: RefObject<HTMLElement>, text: string): void {
+  const kept = useRef({ width: 0, height: 0 });
+  useLayoutEffect(() => {
+    if (!line.current || !root.current) return;
+    const width = root.current.clientWidth;
+    if (width !== kept.current.width) {
+      kept.current = { width, height: 0 };
+      line.current.style.minHeight = "";
+    }
+    const { height } = line.current.getBoundingClientRect();
+    if (height <= kept.current.height) return;
+    kept.current.height = height;
+    line.current.style.minHeight = `${height}px`;
+  }, [text]);
 }
 
 const icon = (name: keyof typeof ICONS) =>

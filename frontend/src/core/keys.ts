@@ -9,6 +9,8 @@ export interface Key {
   means: string;
   /** How the keys are shown in the list; default: themselves. */
   shown?: string;
+  /** Only together with Shift. */
+  shift?: boolean;
   run: (key: string, event: KeyboardEvent) => void;
 }
 
@@ -29,7 +31,7 @@ export function useKeys(root: RefObject<HTMLElement>, list: Key[]): void {
     if (!element) return;
     const press = (event: KeyboardEvent) => {
       if (event.ctrlKey || event.metaKey || event.altKey || taken(event.target, event.key)) return;
-      const found = latest.current.find(({ keys }) => keys.includes(event.key));
+      const found = latest.current.find(({ keys, shift }) => keys.includes(event.key) && (!shift || event.shiftKey));
       if (!found) return;
       event.preventDefault();
       event.stopPropagation();

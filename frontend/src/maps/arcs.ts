@@ -8,6 +8,7 @@ import type { Cell, Viewport } from "./heat";
 import { inSpan, type Span } from "./span";
 import { percent } from "./layer";
 import { lineOf } from "./legend";
+import { isolated } from "./quote";
 import { largestOf } from "./scale";
 import { type Table, threshold } from "./table";
 
@@ -184,7 +185,7 @@ function tokens(
       pen.font = `${on ? 700 : 400} ${Math.min(14, Math.max(9, tall * 0.72))}px ${theme.font}`;
       pen.textAlign = left ? "right" : "left";
       const room = (left ? c.left : size.width - c.right) - 14;
-      const text = strength > 0.01 && room > 90 && (tall > 14 || strength > 0.02) ? `${labels[i]}  ${percent(strength)}` : labels[i];
+      const text = strength > 0.01 && room > 90 && (tall > 14 || strength > 0.02) ? `${isolated(labels[i])}  ${percent(strength)}` : labels[i];
       pen.fillText(fitted(pen, text, room), left ? c.left - 8 : c.right + 8, y(i));
     }
   };

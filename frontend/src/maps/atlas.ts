@@ -94,6 +94,25 @@ export function linesOf(rows: AtlasRow[], fit: number): AtlasRow[] {
   });
 }
 
+/** Thumbnails smaller than this are enlarged, if lines of fewer of them are not higher than TALL in all. */
+const COMFORTABLE = 10;
+const TALL = 320;
+
+/** How many thumbnails fit beside each other: all heads of a row, or as many as are large enough to be told apart. */
+export function columnsOf(heads: number[], room: number, gap: number, aspect: number): number {
+  const most = Math.max(1, ...heads);
+  const side = (columns: number) => room / columns - gap;
+  const smallest = Math.max(1, Math.floor(room / (SMALLEST + gap)));
+  let best = Math.min(most, smallest);
+  if (side(best) >= COMFORTABLE) return best;
+  for (let columns = best; columns > 0; columns--) {
+    const lines = heads.reduce((sum, count) => sum + Math.ceil(count / columns), 0);
+    if (lines * (side(columns) * aspect + gap) > TALL) break;
+    best = columns;
+  }
+  return best;
+}
+
 export function Atlas(props: AtlasProps) {
   const { aspect, largest } = props;
   const theme = useTheme();
@@ -106,7 +125,7 @@ export function Atlas(props: AtlasProps) {
     const left = named ? Math.min(width * 0.3, 12 + 6.4 * longest) : 2;
     const most = Math.max(1, ...props.rows.map((row) => row.heads.length));
     const gap = most > 16 ? 2 : 4;
-    const lines = linesOf(props.rows, Math.floor((width - left - 3) / (SMALLEST + gap)));
+    const lines = linesOf(props.rows, columnsOf(props.rows.map((row) => row.heads.length), width - left - 3, gap, aspect));
     const columns = Math.max(1, ...lines.map((line) => line.heads.length));
     const cell = Math.max(4, Math.min(largest, (width - left - 3) / columns - gap));
     return { lines, left, top: 16, cell, tall: Math.max(4, cell * aspect), gap };

@@ -20,7 +20,7 @@ export interface Window {
 export const everything: Window = { x: 0, y: 0, share: 1 };
 
 export function within({ x, y, share }: Window, smallest: number): Window {
-  const s = Math.min(1, Math.max(smallest, share));
+  const s = share > 0.999 ? 1 : Math.max(smallest, share); // a slider at its end is not exact
   const keep = (at: number) => Math.min(1 - s, Math.max(0, at));
   return { x: keep(x), y: keep(y), share: s };
 }
@@ -56,7 +56,8 @@ export function largestIn({ data }: Cells): number {
 }
 
 /** The window in at most tall × wide pixels. A pixel shows the largest of its cells, or their mass: what a query of these rows
- * gives to all keys of the pixel, on average. So no line disappears. */
+ * gives to all keys of the pixel, on average. So no line disappears. A cell on two pixels divides its mass between them: if all
+ * of it went to one, pixels with more cells than others would be stripes that the map does not have. */
 export function pooled(cells: Cells, view: Window, tall: number, wide: number, measure: Measure): { data: Float32Array; rows: number; columns: number; from: [number, number]; to: [number, number] } {
   const span = (at: number, count: number): [number, number] => [Math.floor(at * count), Math.ceil(Math.min(1, at + view.share) * count - 1e-9)];
   const [top, bottom] = span(view.y, cells.tall);
@@ -64,16 +65,22 @@ export function pooled(cells: Cells, view: Window, tall: number, wide: number, m
   const [r, c] = [Math.max(1, Math.min(bottom - top, Math.floor(tall))), Math.max(1, Math.min(right - left, Math.floor(wide)))];
   const data = new Float32Array(r * c);
   const queries = new Float32Array(r); // of each row of pixels, in cells
+  const first = Uint32Array.from({ length: right - left }, (_, j) => Math.floor((j * c) / (right - left)));
+  const inFirst = Float32Array.from(first, (pixel, j) => Math.min(1, ((pixel + 1) * (right - left)) / c - j));
   for (let i = top; i < bottom; i++) {
     const down = Math.floor(((i - top) * r) / (bottom - top));
     const out = down * c;
     const part = Math.min(1, cells.tall - i); // the last cells may hold fewer queries
     queries[down] += part;
     for (let j = left; j < right; j++) {
-      const at = out + Math.floor(((j - left) * c) / (right - left));
+      const at = out + first[j - left];
       const value = cells.data[i * cells.columns + j];
-      if (measure === "mass") data[at] += part * value;
-      else if (value > data[at]) data[at] = value;
+      if (measure === "largest") data[at] = Math.max(data[at], value);
+      else {
+        const share = inFirst[j - left];
+        data[at] += share * part * value;
+        if (share < 1 && first[j - left] + 1 < c) data[at + 1] += (1 - share) * part * value;
+      }
     }
   }
   if (measure === "mass") for (let i = 0; i < data.length; i++) data[i] /= queries[Math.floor(i / c)];

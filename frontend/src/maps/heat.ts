@@ -5,7 +5,7 @@ import { type Pen, resolution } from "../core/pen";
 import type { Theme } from "../core/theme";
 import { fitted } from "./atlas";
 import { colorsOf, drawLegend, type Pooling, type Region, shade, type Shading } from "./scale";
-import type { Span } from "./span";
+import { type Span, spanText } from "./span";
 import type { Table } from "./table";
 
 /** The visible part, in tokens. */
@@ -115,7 +115,8 @@ export function cellAt(table: Table, view: Viewport, x: number, y: number, size:
 
 /** Zoom and keep a token in place. */
 export function zoomed(view: Viewport, table: Table, factor: number, at: Cell): Viewport {
-  const zoom = Math.min(32, Math.max(1, view.zoom * factor));
+  const wanted = Math.min(32, Math.max(1, view.zoom * factor));
+  const zoom = wanted < 1.001 ? 1 : wanted; // a slider at its end is not exact
   const move = (start: number, fixed: number) => fixed - ((fixed - start) * view.zoom) / zoom;
   return inside({ q: move(view.q, at.q), k: move(view.k, at.k), zoom }, table);
 }
@@ -126,6 +127,24 @@ export function spanView(table: Table, span: Span): Viewport {
   const zoom = Math.min(32, Math.max(1, Math.min(table.queries.length / (q1 - q0 + 1), table.keys.length / (k1 - k0 + 1))));
   const start = (a: number, b: number, count: number) => (a + b + 1) / 2 - count / zoom / 2;
   return inside({ q: start(q0, q1, table.queries.length), k: start(k0, k1, table.keys.length), zoom }, table);
+}
+
+/** Moved by shares of the visible part. */
+export function moved(view: Viewport, table: Table, across: number, down: number): Viewport {
+  return inside({ ...view, q: view.q + (down * table.queries.length) / view.zoom, k: view.k + (across * table.keys.length) / view.zoom }, table);
+}
+
+/** Moved just as far as a query needs to be visible. */
+export function showing(view: Viewport, table: Table, query: number): Viewport {
+  const rows = table.queries.length / view.zoom;
+  return inside({ ...view, q: Math.min(query, Math.max(query + 1 - rows, view.q)) }, table);
+}
+
+/** The visible tokens of a zoomed map in words; nothing where all of them are visible. */
+export function shownText(view: Viewport, { queries, keys }: Table): string {
+  if (view.zoom === 1) return "";
+  const part = (labels: string[], start: number) => spanText(labels, [Math.floor(start), Math.min(labels.length, Math.ceil(start + labels.length / view.zoom - 1e-9)) - 1]);
+  return ` · shown: queries ${part(queries, view.q)}, keys ${part(keys, view.k)}`;
 }
 
 export function inside(view: Viewport, table: Table): Viewport {

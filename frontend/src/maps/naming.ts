@@ -2,6 +2,7 @@
 
 import { beginning } from "./atlas";
 import { search } from "./cells";
+import { isolated } from "./quote";
 import { visible } from "./table";
 
 export interface Named {
@@ -31,7 +32,7 @@ export function sideOf(about: Named, lists: Lists, axis: 0 | 1): Side {
 /** The position of a token in the whole text, with the token if it is named. */
 export function nameAt({ first, tokens }: Side, at: number, most: number, marks: [string, string] = ["", ""]): string {
   const token = tokens?.[first + at];
-  return token === undefined ? String(first + at) : `${first + at} ${marks[0]}${beginning(visible(token), most)}${marks[1]}`;
+  return token === undefined ? String(first + at) : `${first + at} ${marks[0]}${isolated(beginning(visible(token), most))}${marks[1]}`;
 }
 
 /** Where a found token is: the index of the query, of the key, or both. */

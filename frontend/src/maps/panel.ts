@@ -5,6 +5,7 @@ import { Picture, type Size } from "../core/canvas";
 import { useTheme } from "../core/theme";
 import { type Cell, cellAt, drawHeat, heatHeight, inside, painter, whole } from "./heat";
 import { percent } from "./layer";
+import { weightTip } from "./quote";
 import type { Pooling, Shading } from "./scale";
 import type { Table } from "./table";
 
@@ -32,7 +33,7 @@ export function MapPanel({ table, signed, top, pooling, over, pointed, label, on
     height=${heatHeight(table)}
     label=${`${label}, ${table.queries.length} × ${table.keys.length} tokens`}
     cursor="crosshair"
-    tip=${pointed && over && over.q >= 0 && over.k >= 0 ? `${table.queries[over.q]} → ${table.keys[over.k]}  ${percent(table.weights[over.q * table.keys.length + over.k])}` : null}
+    tip=${pointed && over && over.q >= 0 && over.k >= 0 ? weightTip(table.queries[over.q], table.keys[over.k], percent(table.weights[over.q * table.keys.length + over.k])) : null}
     onPoint=${(x: number, y: number, _: unknown, size: Size) => onOver(cellAt(table, view, x, y, size))}
     onLeave=${() => onOver(null)}
   />` as VNode;

@@ -4,6 +4,7 @@ import { html, useEffect, useMemo, useState, type VNode } from "../core/html";
 import type { Cell } from "./heat";
 import { type Choice, type Layer, percent } from "./layer";
 import { MapPanel } from "./panel";
+import { quoted } from "./quote";
 import type { Pooling } from "./scale";
 import type { Table } from "./table";
 
@@ -80,5 +81,5 @@ function say([first, second, less]: Table[], names: [string, string], cell: Cell
   const start = `${names[0]} and ${names[1]}`;
   if (!cell || cell.q < 0 || cell.k < 0) return `${start} · ${percent(apart(less))} of the attention differs`;
   const at = cell.q * first.keys.length + cell.k;
-  return `${start} · “${first.queries[cell.q]}” → “${first.keys[cell.k]}” ${percent(first.weights[at])} and ${percent(second.weights[at])}, ${less.weights[at] < 0 ? "" : "+"}${percent(less.weights[at])}`;
+  return `${start} · ${quoted(first.queries[cell.q])} → ${quoted(first.keys[cell.k])} ${percent(first.weights[at])} and ${percent(second.weights[at])}, ${less.weights[at] < 0 ? "" : "+"}${percent(less.weights[at])}`;
 }

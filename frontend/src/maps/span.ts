@@ -1,5 +1,6 @@
 // A span of tokens marked with the pointer, and the attention between its queries and keys.
 
+import { quoted } from "./quote";
 import type { Table } from "./table";
 
 /** First and last token (inclusive) of queries and of keys; null for all tokens. */
@@ -39,5 +40,6 @@ export function massOf(table: Table, span: Span): { mass: number; uniform: numbe
 export function spanText(labels: string[], range: [number, number] | null): string {
   if (!range) return "all tokens";
   const [a, b] = range;
-  return a === b ? `“${labels[a]}”` : b === a + 1 ? `“${labels[a]} ${labels[b]}”` : `“${labels[a]} … ${labels[b]}”`;
+  const between = b === a + 1 ? " " : " … ";
+  return a === b ? quoted(labels[a]) : `${quoted(labels[a]).slice(0, -1)}${between}${quoted(labels[b]).slice(1)}`;
 }

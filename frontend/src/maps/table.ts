@@ -19,20 +19,28 @@ export interface Table {
   hidden: Float32Array;
 }
 
-/** [CLS], <pad>, <|endoftext|>, and the like. */
+/** [CLS], <pad>, <|endoftext|>, and the like; not <0xE4>, a byte of a character. */
 export function isSpecial(token: string): boolean {
-  return /^(\[[A-Za-z]\w*\]|<[^<>\s]+>)$/.test(token.trim());
+  return /^(\[[A-Za-z]\w*\]|<(?!0x[0-9A-F]{2}>)[^<>\s]+>)$/.test(token.trim());
 }
 
 /** Characters that no font draws, or that turn others around. Joiners belong to emoji and to some scripts, so they count only alone. */
 const UNSEEN = /[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]|^[\u200c\u200d\ufe00-\ufe0f]+$/g;
 const CONTROLS: Record<string, string> = { "\n": "⏎", "\t": "⇥", "\x7f": "␡" };
 
+/** A token without the marks of tokenizers: one before a word goes, others are the spaces and newlines that they stand for. */
+function withoutMarks(token: string): string {
+  const marks = /^[Ġ▁Ċ]*/.exec(token)![0];
+  const rest = token.slice(marks.length).replace(/(?<=.)<\/w>$/s, "");
+  if (rest && (marks === "Ġ" || marks === "▁")) return rest;
+  return marks.replace(/[Ġ▁]/g, "␣").replace(/Ċ/g, "\n") + rest;
+}
+
 /** The displayed form of a token: spaces, control characters and subword marks are made visible or removed. */
 export function visible(token: string): string {
   if (token === "") return "∅";
-  const text = token.replace(/^[Ġ▁]/, "").replace(/^Ċ$/, "\n");
-  if (/^ *$/.test(text)) return "␣".repeat(text.length || 1);
+  const text = withoutMarks(token);
+  if (/^ *$/.test(text)) return "␣".repeat(text.length);
   return text
     .replace(/[\x00-\x1f\x7f]/g, (one) => CONTROLS[one] ?? String.fromCharCode(0x2400 + one.charCodeAt(0)))
     .replace(UNSEEN, (some) => [...some].map((one) => `<U+${one.codePointAt(0)!.toString(16).toUpperCase().padStart(4, "0")}>`).join(""));

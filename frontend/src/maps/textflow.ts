@@ -26,7 +26,8 @@ const TALL = 21;
 const SIZE = 13;
 
 /** An estimate that is safe for any font, so that the height is known before drawing. */
-const widthOf = (text: string): number => 10 + [...text].reduce((sum, letter) => sum + (letter > "\u2E7F" ? 13.5 : /[mwMW@]/.test(letter) ? 11 : /[iljtf.,:;'!| ]/.test(letter) ? 5 : 7.8), 0);
+const WIDTHS: [RegExp, number][] = [[/[\u2E80-\u{10FFFF}ЖШЩЮжшщю]/u, 13.5], [/[mwMW@%<>+=~#&]/, 13], [/[iljtf.,:;'!| ]/, 5.3], [/[A-Z\u00C0-\u2E7F]/, 10.4]];
+const widthOf = (text: string): number => 10 + [...text].reduce((sum, letter) => sum + (WIDTHS.find(([kind]) => kind.test(letter))?.[1] ?? 8.4), 0);
 
 export function flow(words: Word[], width: number): { boxes: WordBox[]; height: number } {
   const boxes: WordBox[] = [];

@@ -11,6 +11,7 @@ import { Atlas, type AtlasRow, makeStrip, type Strip, thumbnailSide } from "../m
 import type { Cell } from "../maps/heat";
 import { percent, residualText, shortNames } from "../maps/layer";
 import { MapPanel } from "../maps/panel";
+import { quoted } from "../maps/quote";
 import { colorsOf, type Pooling, POOLINGS, shade } from "../maps/scale";
 import { makeTable, type Table } from "../maps/table";
 import type { ViewProps } from "./index";
@@ -181,5 +182,5 @@ function describe(about: ComparedLayer, head: number, tables: Table[], over: { s
   });
   const at = over && over.cell.q >= 0 && over.cell.k >= 0 ? tables[over.side] : null;
   if (!over || !at) return start;
-  return `${about.name} · head ${about.heads[head]} · “${at.queries[over.cell.q]}” → “${at.keys[over.cell.k]}”: ${said.filter(Boolean).join(", ")}`;
+  return `${about.name} · head ${about.heads[head]} · ${quoted(at.queries[over.cell.q])} → ${quoted(at.keys[over.cell.k])}: ${said.filter(Boolean).join(", ")}`;
 }

@@ -373,7 +373,9 @@ function describe(about: ImageAbout, shown: Choice, query: Query, row: Float32Ar
   let special = 0;
   for (let i = 0; i < about.prefix; i++) special += row[i];
   const held = mass < 1 ? strongest(patches, mass).reduce((a, b) => a + b, 0) : 0;
-  const part = held ? ` · ${held} of ${patches.length} patches hold ${percent(mass)}` : "";
+  // The share is of the mass on patches, which may be little beside that of a class token.
+  const whole = about.prefix ? ` of the ${percent(patches.reduce((sum, weight) => sum + Math.abs(weight), 0))} on patches` : "";
+  const part = held ? ` · ${held} of ${patches.length} patches hold ${percent(mass)}${whole}` : "";
   const most = best === undefined ? "" : ` · most at ${where(best)}, ${percent(patches[best])}`;
   return `${start}${most}${part}${about.prefix ? ` · ${about.prefix === 1 ? "class token" : "prefix tokens"} ${percent(special)}` : ""}`;
 }

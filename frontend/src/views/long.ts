@@ -8,6 +8,7 @@ import type { Key } from "../core/keys";
 import { recalled, remember } from "../core/memory";
 import { slice } from "../core/payload";
 import { type Theme, useTheme } from "../core/theme";
+import { wheelHint, ZOOM_KEYS, zoomHint, type Zooming, zoomKeys } from "../core/zooming";
 import { Atlas, type AtlasRow, fitted, makeStrip, type Strip, thumbnailSide } from "../maps/atlas";
 import { boxesOf, type Box, brightness, type Cells, cellsOf, type Curve, drawCells, drawCurve, everything, largestIn, longHeight, type Measure, pooled, valueAt, type Window, within, zoomedAt } from "../maps/cells";
 import { type LayerAbout, percent, shortNames, thing } from "../maps/layer";
@@ -85,11 +86,13 @@ export function LongView({ payload, host }: ViewProps): VNode {
 
   const choose = (layer: number, head: number) => (setAt({ layer: clamp(layer, layers.length), head }), setHovered(null));
   const zoom = (factor: number, place?: Place) => setView(zoomedAt(view, factor, place?.k ?? view.x + view.share / 2, place?.q ?? view.y + view.share / 2, smallest));
+  const zooming: Zooming = { times: 1 / view.share, zoom, pan: (across, down) => setView(within({ ...view, x: view.x + across * view.share, y: view.y + down * view.share }, smallest)), reset: () => setView(everything) };
   const keys: Key[] = [
+    ...zoomKeys(zooming),
     { keys: ["ArrowLeft", "ArrowRight"], shown: "← →", means: "another head", run: (key) => choose(safe.layer, clamp(safe.head + (key === "ArrowRight" ? 1 : -1), layers[safe.layer].heads.length)) },
     { keys: ["PageUp", "PageDown"], shown: "PgUp PgDn", means: "another layer", run: (key) => choose(safe.layer + (key === "PageDown" ? 1 : -1), safe.head) },
     { keys: ["m"], means: "mass or largest weight", run: () => setMeasure(measure === "mass" ? "largest" : "mass") },
-    { keys: ["+", "=", "-", "0"], shown: "+ − 0", means: "zoom", run: (key) => (key === "0" ? setView(everything) : zoom(key === "-" ? 1 / 1.5 : 1.5)) },
+    { keys: ["Escape"], shown: "Esc", means: "show everything", run: () => (setView(everything), setOver(null), setHovered(null)) },
   ];
   const atlas: AtlasRow[] = layers.map((layer, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: layer.heads.map((_, head) => head), warn: !layer.agrees }));
   const opened = safe.layer === meta.opening.layer && safe.head === meta.opening.head && !over && !hovered;
@@ -106,11 +109,11 @@ export function LongView({ payload, host }: ViewProps): VNode {
   return html`<${Frame}
     name="long"
     title=${about.over === "channels" ? "Attention over channels" : "Attention over a long text"}
-    subtitle=${describe(about, shown.head, cells, measure, over, received, entropy, tokens) + (opened ? ` · ${meta.opening.why}` : "")}
+    subtitle=${describe(about, shown.head, cells, measure, over, received, entropy, tokens, view) + (opened ? ` · ${meta.opening.why}` : "")}
     host=${host}
     keys=${keys}
     controls=${controls}
-    hint="Point at a cell to read it; a click zooms in. A click on a small map selects its head."
+    hint=${`Point at a cell to read it; a click zooms in. A click on a small map selects its head.${zoomHint(zooming)}`}
     footer=${html`<${Residuals} layers=${layers} current=${shown.layer} notes=${meta.notes} />`}
   >
     <div class="rg-beside">
@@ -174,6 +177,8 @@ function Main({ about, cells, measure, received, entropy, full, tokens, found, v
       zoom(Math.exp(-event.deltaY / 200), placeAt(x, y, size) ?? undefined);
     }}
     onDouble=${() => onView(everything)}
+    description=${ZOOM_KEYS}
+    wheelSays=${wheelHint({ times: 1 / view.share })}
   />`;
 }
 
@@ -321,14 +326,21 @@ export function binSize(share: number, count: number, bin: number): number {
 /** Two digits behind the point; two digits that are not 0 for what is smaller: far from a sink, keys receive little. */
 export const amount = (x: number): string => (x >= 0.1 || x === 0 ? x.toFixed(2) : x.toPrecision(2));
 
-function describe(about: LongAbout, head: number, cells: Cells, measure: Measure, over: Place | null, received: Curve, entropy: Curve, tokens: Lists): string {
+function describe(about: LongAbout, head: number, cells: Cells, measure: Measure, over: Place | null, received: Curve, entropy: Curve, tokens: Lists, view: Window): string {
   const [queries, keys] = [about.queries.toLocaleString("en"), about.keys.toLocaleString("en")];
   const square = about.queries === about.keys && about.cell[0] === about.cell[1];
   const size = square ? `${keys} ${thing(about)}s in cells of ${about.cell[1]}` : `${queries} queries × ${keys} keys in cells of ${about.cell[0]} × ${about.cell[1]}`;
   const start = `${about.name} · head ${about.heads[head]} · ${size}`;
-  if (!over) return start;
+  if (!over) return start + shownText(about, tokens, view);
   const each = valueAt(received, over.k) / binSize(over.k, about.keys, about.bin[1]);
   return `${start} · ${tipText(about, cells, measure, over, tokens)} · keys there receive ${amount(each)} on average · entropy ${valueAt(entropy, over.q).toFixed(2)}`;
+}
+
+/** The visible tokens of a zoomed map in words; nothing where all of them are visible. */
+function shownText(about: LongAbout, tokens: Lists, { x, y, share }: Window): string {
+  if (share === 1) return "";
+  const part = (start: number, side: Side) => range([Math.floor(start * side.count), Math.min(side.count, Math.ceil((start + share) * side.count - 1e-6)) - 1], side);
+  return ` · shown: queries ${part(y, sideOf(about, tokens, 0))}, keys ${part(x, sideOf(about, tokens, 1))}`;
 }
 
 /** The window around a found token: in the middle of the queries, of the keys, or of both. */

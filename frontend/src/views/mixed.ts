@@ -10,6 +10,7 @@ import type { Payload } from "../core/payload";
 import { useTheme } from "../core/theme";
 import { fitChoice, type Layer, type LayerAbout, layersOf, mostVisible, type Opening, percent } from "../maps/layer";
 import { overlayColors } from "../maps/overlay";
+import { quoted } from "../maps/quote";
 import { Residuals } from "../maps/residuals";
 import { drawLegend, position, type Shading } from "../maps/scale";
 import { top, visible } from "../maps/table";
@@ -227,7 +228,7 @@ function describe(meta: Meta, layer: Layer, which: ReturnType<typeof asWhich>, q
   const name = (token: number) => {
     const pictures = meta.segments.filter((one) => one.grid);
     const number = pictures.findIndex((one) => token >= one.start && token < one.start + one.count);
-    return number < 0 ? `“${visible(meta.tokens[token])}”` : `patch ${meta.tokens[token]}${pictures.length > 1 ? ` of image ${number + 1}` : ""}`;
+    return number < 0 ? quoted(visible(meta.tokens[token])) : `patch ${meta.tokens[token]}${pictures.length > 1 ? ` of image ${number + 1}` : ""}`;
   };
   const start = `${layer.about.name} · ${head} · ${name(query)}`;
   if (!row) return `${start} · not captured`;

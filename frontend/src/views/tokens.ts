@@ -1,26 +1,28 @@
 // Token attention: which token attends to which, in one text or between two, for each head.
 
 import { html, useEffect, useMemo, useRef, useState, type VNode } from "../core/html";
-import { Picture, pixels, type Size } from "../core/canvas";
+import { pixels } from "../core/canvas";
 import { Button, Choice as Choices, Select, Slider, Toggle } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
 import { recalled, remember, useRecalled } from "../core/memory";
 import type { NumberArray, Payload } from "../core/payload";
 import { type Theme, useTheme } from "../core/theme";
+import { zoomHint, type Zooming, zoomKeys } from "../core/zooming";
 import { Atlas, type AtlasRow, largestParts, makeStrip, type Strip, thumbnailSide } from "../maps/atlas";
-import { arcHeight, drawArcs, type HeadArcs, tokenAt } from "../maps/arcs";
-import { type Cell, cellAt, box, drawHeat, heatHeight, inside, isPooled, painter, spanView, type Viewport, whole, zoomed } from "../maps/heat";
+import { type Cell, isPooled, moved, showing, shownText, spanView, type Viewport, whole, zoomed } from "../maps/heat";
 import { type Choice, fitChoice, type Layer, type LayerAbout, layersOf, mostVisible, headNumbers, type Opening, type Order, ORDERS, patternOptions, percent, sortedHeads, shortNames, thing, type Which } from "../maps/layer";
 import { Legend } from "../maps/legend";
 import { sizeText } from "../maps/place";
+import { quoted } from "../maps/quote";
 import { Residuals } from "../maps/residuals";
 import { Rollout } from "../maps/rollout";
 import { headName, secondOf, secondOptions, spelled, TwoHeads } from "../maps/second";
-import { massOf, type Span, spanOf, spanText } from "../maps/span";
+import { massOf, type Span, spanText } from "../maps/span";
 import { colorsOf, type Pooling, POOLINGS, type Scale, shade, type Shading } from "../maps/scale";
-import { isSpecial, makeTable, type Table, top, visible, wholeMatrix } from "../maps/table";
+import { isSpecial, makeTable, type Table, top, wholeMatrix } from "../maps/table";
 import type { ViewProps } from "./index";
+import { Main } from "./tokens-main";
 
 interface TokenAbout extends LayerAbout {
   asks: string | null;
@@ -142,11 +144,18 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     else if (at >= heads && locked.layer < layers.length - 1) choose(locked.layer + 1, 0);
     else choose(locked.layer, at);
   };
-  const move = (by: number) => setPinned(Math.min(table.queries.length - 1, Math.max(0, (pinned ?? (by > 0 ? -1 : table.queries.length)) + by)));
+  const move = (by: number) => {
+    const to = Math.min(table.queries.length - 1, Math.max(0, (pinned ?? (by > 0 ? -1 : table.queries.length)) + by));
+    setPinned(to);
+    if (view.zoom > 1) setView(showing(view, table, to));
+  };
   const zoom = (factor: number, at?: Cell) =>
     setView(zoomed(view, table, factor, at ?? { q: view.q + table.queries.length / view.zoom / 2, k: view.k + table.keys.length / view.zoom / 2 }));
+  const zooming: Zooming = { times: other ? 1 : view.zoom, zoom, pan: (across, down) => setView(moved(view, table, mode === "arcs" ? across + down : across, down)), reset: () => setView(whole) };
+  const selected = beside !== null || pinned !== null || span !== null;
 
   const keys: Key[] = [
+    ...(other ? [] : zoomKeys(zooming)),
     { keys: ["ArrowUp", "ArrowDown"], shown: "↑ ↓", means: "another token", run: (key) => move(key === "ArrowDown" ? 1 : -1) },
     { keys: ["ArrowLeft", "ArrowRight"], shown: "← →", means: "another head", run: (key) => step(key === "ArrowRight" ? 1 : -1) },
     { keys: ["PageUp", "PageDown"], shown: "PgUp PgDn", means: "another layer", run: (key) => choose(locked.layer + (key === "PageDown" ? 1 : -1), locked.which) },
@@ -155,10 +164,9 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     { keys: ["h"], means: "arcs of all heads", run: () => (setMode("arcs"), setAll(!(all && mode === "arcs"))) },
     { keys: ["a"], means: "heat map or arcs", run: () => setMode(mode === "heat" ? "arcs" : "heat") },
     ...(special ? [{ keys: ["s"], means: "special tokens", run: () => setHide(!hide) }] : []),
-    { keys: ["+", "=", "-", "0"], shown: "+ − 0", means: "zoom", run: (key) => (key === "0" ? setView(whole) : zoom(key === "-" ? 1 / 1.5 : 1.5)) },
     ...(single ? [] : [{ keys: [], shown: "Shift + click", means: "compare with this head", run: () => undefined }]),
-    { keys: ["Escape"], shown: "Esc", means: "clear the selection", run: () => (setBeside(null), setPinned(null), setOver(null), setHovered(null), setSpan(null)) },
-    { keys: ["z"], means: "zoom to the marked span", run: () => span && setView(spanView(table, span)) },
+    { keys: ["Escape"], shown: "Esc", means: "clear the selection, then the zoom", run: () => (selected ? (setBeside(null), setPinned(null), setSpan(null)) : setView(whole), setOver(null), setHovered(null)) },
+    ...(other ? [] : [{ keys: ["z"], means: "zoom to the marked span", run: () => span && setView(spanView(table, span)) }]),
   ];
 
   const rows: AtlasRow[] = layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: sortedHeads(one.about, order, structured, pattern), warn: !one.about.agrees }));
@@ -180,17 +188,17 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     ${!single && patterns.length > 2 ? html`<${Select} label="pattern" value=${pattern} options=${patterns} onChange=${setPattern} />` : null}
     ${steps > 0 ? html`<${Slider} label="generated" value=${written ?? steps} min=${0} max=${steps} text=${`${written ?? steps} of ${steps} tokens`} onInput=${(value: number) => setWritten(value === steps ? null : value)} />` : null}
     ${special ? html`<${Toggle} label="hide special tokens" checked=${hide} onChange=${setHide} />` : null}
-    ${Math.max(table.queries.length, table.keys.length) > 24 ? html`<${Slider} label="zoom" value=${Math.log2(view.zoom)} min=${0} max=${5} step=${0.1} text=${`${view.zoom.toFixed(1)}×`} onInput=${(value: number) => zoom(2 ** value / view.zoom)} />` : null}
-    ${span ? html`<${Button} label="zoom to the span" onClick=${() => setView(spanView(table, span))} /><${Button} label="clear the span" onClick=${() => (setSpan(null), setView(whole))} />` : null}
+    ${!other && Math.max(table.queries.length, table.keys.length) > 24 ? html`<${Slider} label="zoom" value=${Math.log2(view.zoom)} min=${0} max=${5} step=${0.1} text=${`${view.zoom.toFixed(1)}×`} onInput=${(value: number) => zoom(2 ** value / view.zoom)} />` : null}
+    ${span && !other ? html`<${Button} label="zoom to the span" onClick=${() => setView(spanView(table, span))} /><${Button} label="clear the span" onClick=${() => (setSpan(null), setView(whole))} />` : null}
   `;
   return html`<${Frame}
     name="tokens"
     title=${layer.about.over === "channels" ? "Channel attention" : "Token attention"}
-    subtitle=${other ? compared : describe(layer, shown, table, over, pinned, hide, span, together ? on.length : 0) + (complete ? (opened ? ` · ${meta.opening!.why}` : "") : " · loading the other heads …")}
+    subtitle=${other ? compared : describe(layer, shown, table, over, pinned, hide, span, together ? on.length : 0, view) + (complete ? (opened ? ` · ${meta.opening!.why}` : "") : " · loading the other heads …")}
     host=${host}
     keys=${keys}
     controls=${controls}
-    hint=${`Point at a cell or a token to read its weights${single ? "; a click keeps the token." : ", or at a small map to see it large; a click keeps it."}`}
+    hint=${`Point at a cell or a token to read its weights${single ? "; a click keeps the token." : ", or at a small map to see it large; a click keeps it."}${zoomHint(zooming)}`}
     footer=${html`<${Residuals} layers=${meta.layers} current=${shown.layer} notes=${meta.notes} />`}
   >
     ${all && mode === "arcs" && layers[locked.layer].heads > 1 ? html`<${Legend} names=${layers[locked.layer].about.heads.map(String)} off=${off} onChange=${setOff} />` : null}
@@ -199,77 +207,6 @@ export function TokensView({ payload, host }: ViewProps): VNode {
       ${other && second ? html`<${TwoHeads} first=${table} second=${second} names=${[headName(layers, shown), headName(layers, other)]} top=${shading.top} pooling=${pooling} signed=${shading.signed} onSay=${setCompared} />` : html`<${Main} mode=${mode} table=${table} heads=${heads} shading=${shading} pooling=${pooling} noun=${thing(layer.about)} view=${view} over=${over} pinned=${pinned} axes=${axes} span=${span} onOver=${setOver} onPin=${setPinned} onView=${setView} onSpan=${setSpan} zoom=${zoom} />`}
     </div>
   <//>` as VNode;
-}
-
-interface MainProps {
-  mode: "heat" | "arcs";
-  table: Table;
-  heads: HeadArcs[] | null;
-  shading: Shading;
-  pooling: Pooling;
-  noun: string;
-  view: Viewport;
-  over: Cell | null;
-  pinned: number | null;
-  axes: [string, string];
-  span: Span | null;
-  onSpan: (span: Span | null) => void;
-  onOver: (cell: Cell | null) => void;
-  onPin: (query: number | null) => void;
-  onView: (view: Viewport) => void;
-  zoom: (factor: number, at?: Cell) => void;
-}
-
-function Main({ mode, table, heads, shading, pooling, noun, view, over, pinned, axes, span, onOver, onPin, onView, onSpan, zoom }: MainProps) {
-  const theme = useTheme();
-  const paint = useMemo(() => painter(table, shading, pooling, theme), [table, shading.scale, shading.top, shading.signed, pooling, theme]);
-  const safe = { table, view: inside(view, table), over, pinned: pinned !== null && pinned < table.queries.length ? pinned : null, axes, span };
-  const draw = mode === "heat" ? drawHeat({ ...safe, paint, shading }) : drawArcs({ ...safe, heads });
-  const at = mode === "heat" ? cellAt : tokenAt;
-  const find = (x: number, y: number, size: Size) => at(table, safe.view, x, y, size);
-  const point = (x: number, y: number, _: unknown, size: Size) => {
-    const cell = find(x, y, size);
-    if (cell?.q !== over?.q || cell?.k !== over?.k) onOver(cell);
-  };
-  const press = (x: number, y: number, _: unknown, size: Size) => {
-    const cell = find(x, y, size);
-    if (cell && cell.q >= 0) onPin(cell.q === pinned ? null : cell.q);
-    else if (!cell) onPin(null);
-  };
-  /** Dragging pans a zoomed picture; on a whole picture, or with Shift, it marks a span. */
-  const drag = (dx: number, dy: number, event: PointerEvent, size: Size, from: [number, number], to: [number, number]) => {
-    if (view.zoom === 1 || event.shiftKey) {
-      const [start, end] = [find(...from, size), find(...to, size)];
-      if (start && end) onSpan(spanOf(start, end));
-      return;
-    }
-    const place = box(table, size);
-    const line = ((size.height - 34) / Math.max(1, table.queries.length)) * view.zoom;
-    const [down, across] = mode === "heat" ? [dy / (place.cellHeight * view.zoom), dx / (place.cellWidth * view.zoom)] : [dy / line, dy / line];
-    onView(inside({ ...view, q: view.q - down, k: view.k - across }, table));
-  };
-  const wheel = (x: number, y: number, event: WheelEvent, size: Size) => {
-    if (!event.ctrlKey && !event.metaKey) return; // a pinch comes as ctrl and wheel; a plain wheel scrolls the page
-    event.preventDefault();
-    const cell = find(x, y, size);
-    if (cell) zoom(Math.exp(-event.deltaY / 200), { q: Math.max(0, cell.q) + 0.5, k: Math.max(0, cell.k) + 0.5 });
-  };
-  return html`<${Picture}
-    class="rg-main"
-    draw=${draw}
-    height=${mode === "heat" ? heatHeight(table) : arcHeight(table)}
-    label=${`${mode === "heat" ? "heat map" : "arcs"} of ${table.queries.length} × ${table.keys.length} ${noun}s`}
-    cursor="crosshair"
-    focusable
-    tip=${over && over.q >= 0 && over.k >= 0 ? `${table.queries[over.q]} → ${table.keys[over.k]}  ${percent(table.weights[over.q * table.keys.length + over.k])}` : null}
-    onPoint=${point}
-    onLeave=${() => onOver(null)}
-    onPress=${press}
-    onDrag=${drag}
-    onWheel=${wheel}
-    onDouble=${() => onView(whole)}
-    wheelSays=${view.zoom === 1 ? "Ctrl + wheel or pinch to zoom" : `${view.zoom.toFixed(1)}× · Ctrl + wheel to zoom, double-click to reset`}
-  />`;
 }
 
 interface AtlasPartProps {
@@ -370,11 +307,10 @@ export function startChoice(kept: Record<string, string>, otherwise: Choice): Ch
 
 export const asWhich = (value: string): Which => (value === "mean" || value === "rollout" ? value : Number(value));
 
-function describe(layer: Layer<TokenAbout>, shown: Choice, table: Table, over: Cell | null, pinned: number | null, hide: boolean, span: Span | null, together: number): string {
+function describe(layer: Layer<TokenAbout>, shown: Choice, table: Table, over: Cell | null, pinned: number | null, hide: boolean, span: Span | null, together: number, view: Viewport): string {
   const head = together && together < layer.heads ? `${together} of ${layer.heads} heads` : typeof shown.which === "number" ? `head ${layer.about.heads[shown.which]}` : shown.which === "mean" ? "mean over heads" : "rollout";
   const start = `${layer.about.name} · ${head}`;
   const columns = table.keys.length;
-  const quoted = (text: string) => `“${visible(text)}”`;
   if (span) {
     const { mass, uniform, queries, keys } = massOf(table, span);
     return `${start} · ${spanText(table.queries, span.q)} → ${spanText(table.keys, span.k)}: ${percent(mass)} of the attention of ${queries === 1 ? `one ${thing(layer.about)}` : `${queries} ${thing(layer.about)}s`} goes to ${keys === 1 ? "one" : keys} (uniform: ${percent(uniform)})`;
@@ -391,6 +327,6 @@ function describe(layer: Layer<TokenAbout>, shown: Choice, table: Table, over: C
     const column = table.queries.map((_, q) => table.weights[q * columns + over.k]);
     return `${start} · ${quoted(table.keys[over.k])} is looked at by ${top(column, 3).map((q) => `${quoted(table.queries[q])} ${percent(column[q])}`).join(", ") || `no ${thing(layer.about)}`}`;
   }
-  return start;
+  return start + shownText(view, table);
 }
 

@@ -11,6 +11,7 @@ from regard.figures._charts import curves as curves
 from regard.figures._charts import matrices as matrices
 from regard.figures._color_scale import POOLS as POOLS
 from regard.figures._color_scale import Pool as Pool
+from regard.figures._color_scale import add_title as add_title
 from regard.figures._gaussian_heads import heads as heads
 from regard.figures._gelu import gelu as gelu
 from regard.figures._head_paths import head_paths as head_paths

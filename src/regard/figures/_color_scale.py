@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from regard.figures._label_fonts import drawn_title
 from regard.figures.style import DIVERGING, Figure
 
 MOST_CELLS = 400  # cells per side; larger maps are pooled
@@ -86,9 +87,16 @@ def _thin_ticks(figure: Figure, bar: Any, places: list[float], names: list[str])
 
 def add_title(figure: Figure, title: str) -> None:
     """Write a title in lines that fit the figure. Paths of modules are long, and have no spaces where a line could end."""
+    said, fonts = drawn_title(title)
     most = int(figure.get_size_inches()[0] / 0.058)  # the mean width of a letter of this size, in inches
-    words = [piece for word in title.split(" ") for piece in textwrap.wrap(word, most, break_on_hyphens=False)]
-    figure.suptitle("\n".join(textwrap.wrap(" ".join(words), most, break_on_hyphens=False)), fontsize=8)
+    while True:
+        words = [piece for word in said.split(" ") for piece in textwrap.wrap(word, most, break_on_hyphens=False)]
+        lines = textwrap.wrap(" ".join(words), most, break_on_hyphens=False)
+        written = figure.suptitle("\n".join(lines), fontsize=8, fontfamily=fonts)
+        # Characters of some scripts are twice as wide as others.
+        if most <= 8 or written.get_window_extent().width <= figure.bbox.width:
+            return
+        most = int(0.9 * most)
 
 
 def _percent(share: float) -> str:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from regard.figures._checks import is_drawable, is_matrix, is_pair_of_numbers
 from regard.figures._color_scale import add_color_bar, paint, scale_position
-from regard.figures.style import COLORS, Axes, Figure, PathArgument, finish, frame, new_figure, plain, plain_label
+from regard.figures._label_fonts import token_labels
+from regard.figures.style import COLORS, Axes, Figure, PathArgument, finish, frame, new_figure, plain
 from regard.maps import Map, Maps, check_maps
 from regard.support.checks import check_sides, describe
 
@@ -145,8 +146,9 @@ def alignment(
     top = float(weights.shape[1])
     painted = paint(panel, scale_position(plain(weights) * top, top))
     panel.set_aspect("equal")
-    panel.set_xticks(range(len(read)), labels=[plain_label(token) for token in read], fontsize=7)
-    panel.set_yticks(range(len(written)), labels=[plain_label(token) for token in written], fontsize=7)
+    for set_ticks, tokens in ((panel.set_xticks, read), (panel.set_yticks, written)):
+        names, fonts = token_labels(tokens)
+        set_ticks(range(len(tokens)), labels=names, fontsize=7, fontfamily=fonts)
     panel.xaxis.tick_top()
     panel.set_title("Attention of each written character to each one read", fontsize=9)
     panel.set_xlabel("read", fontsize=8)

@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from regard.figures._color_scale import STOPS, Pool, add_color_bar, add_title, paint, pooled, scale_position
-from regard.figures.style import Figure, new_figure, plain, plain_label
+from regard.figures._label_fonts import drawn_title, token_labels
+from regard.figures.style import Figure, new_figure, plain, text_width
 
 COLUMN = 3.4  # inches: one column of a two-column paper
 LABEL = 4.75  # points from one label to the next, at least
@@ -81,7 +82,8 @@ def weight_maps(
         shown = paint(panel, places, signed=True, extent=box)
         _labels(panel.xaxis, reads, weights.shape[1], 90)
         _labels(panel.yaxis, asks, weights.shape[0], 0)
-        panel.set_title(name, fontsize=7)
+        said, fonts = drawn_title(name)
+        panel.set_title(said, fontsize=7, fontfamily=fonts)
     add_color_bar(figure, panels, shown, top, True, title)
     drawn = zip(panels, maps, labels, strict=True)
     _thin_labels(figure, [(panel, weights, asks, reads) for panel, weights, (asks, reads) in drawn])
@@ -151,7 +153,8 @@ def weight_segments(
     if text:
         best = sorted(sorted(range(len(text)), key=lambda i: -abs(text[i][1]))[:most])
         found[-1].barh(range(len(best)), [100 * text[i][1] for i in best], color=STOPS[4], height=0.7)
-        found[-1].set_yticks(range(len(best)), [plain_label(text[i][0]) for i in best], fontsize=6)
+        names, fonts = token_labels([text[i][0] for i in best])
+        found[-1].set_yticks(range(len(best)), names, fontsize=6, fontfamily=fonts)
         found[-1].invert_yaxis()
         found[-1].set_xlabel("attention in %", fontsize=7)
         found[-1].tick_params(axis="x", labelsize=6)
@@ -164,16 +167,16 @@ def weight_segments(
 
 def _least_height(labels: Sequence[str] | None, count: int) -> float:
     """Inches that the labels of the keys, which stand upright, the title and the color bar need, and a few rows."""
-    names = [str(count - 1)] if labels is None else [plain_label(label) for label in labels]
-    return 1.3 + 0.06 * max(map(len, names), default=0)
+    names = [str(count - 1)] if labels is None else token_labels(labels)[0]
+    return 1.3 + 0.06 * max(map(text_width, names), default=0)
 
 
 def _labels(axis: Any, labels: Sequence[str] | None, count: int, turn: int, room: float = 190.0) -> None:
     """Label every token, or as many as fit into ``room`` points."""
     every = max(1, math.ceil(count * LABEL / room))
     at = list(range(0, count, every))
-    names = [str(number) if labels is None else plain_label(labels[number]) for number in at]
-    axis.set_ticks(at, names, rotation=turn, fontsize=min(7.0, room / max(1, len(at))))
+    names, fonts = token_labels([str(number) if labels is None else labels[number] for number in at])
+    axis.set_ticks(at, names, rotation=turn, fontsize=min(7.0, room / max(1, len(at))), fontfamily=fonts)
     axis.set_tick_params(length=0, pad=2)
 
 

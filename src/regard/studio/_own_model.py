@@ -15,7 +15,7 @@ from regard.studio._errors import Refused
 from regard.support.checks import describe
 from regard.support.text import error_in_words
 from regard.training import import_code
-from regard.views import Payload, show
+from regard.views import Payload, show, tokens_of
 
 Takes = Literal["text", "image", "nothing"]
 GUESSES = 5
@@ -114,7 +114,7 @@ class _Looker:
     def _input(self, given: Any) -> tuple[Any, list[str] | None]:
         if hasattr(self.read, "convert_ids_to_tokens"):
             inputs = self.read(given, return_tensors="pt")
-            return inputs, list(self.read.convert_ids_to_tokens(inputs["input_ids"][0].tolist()))
+            return inputs, tokens_of(self.read, inputs["input_ids"])
         if "images" in inspect.signature(self.read).parameters:
             return self.read(images=given, return_tensors="pt"), None
         inputs = self.read(given)

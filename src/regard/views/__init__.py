@@ -11,3 +11,4 @@ from regard.views._shipped import shipped_run as shipped_run
 from regard.views._show import Show as Show
 from regard.views._show import show as show
 from regard.views._story import story as story
+from regard.views._words import tokens_of as tokens_of

@@ -9,6 +9,7 @@ from torch import Tensor
 from regard.analysis import WordMaps
 from regard.maps import AttentionRecord, Map, Maps, Segment, check_segments
 from regard.support.checks import describe
+from regard.views._byte_tokens import readable
 from regard.views._head_statistics import opening
 from regard.views._image_maps import as_pixels
 from regard.views._payload import Payload
@@ -56,7 +57,7 @@ def _labels(tokens: Any, parts: list[Segment], count: int) -> list[str]:
     if tokens is None:
         names = None
     elif isinstance(tokens, Sequence) and not isinstance(tokens, str) and all(isinstance(t, str) for t in tokens):
-        names = list(tokens)
+        names = readable(tokens)
     else:
         raise TypeError(f"tokens must be a list of strings, got {describe(tokens)}")
     if names is not None and len(names) not in (count, words):

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.figures import POOLS, Pool, weight_image, weight_map, weight_maps, weight_segments
-from regard.figures.style import COLORS, GRAY, Figure, new_figure, tidy
+from regard.figures import POOLS, Pool, add_title, weight_image, weight_map, weight_maps, weight_segments
+from regard.figures.style import COLORS, GRAY, Figure, new_figure, plain_label, tidy
 from regard.support.checks import check_choice, describe
 from regard.views._payload import Payload
 
@@ -193,7 +193,7 @@ def _mixed(
     ]
     text = [(names[place], float(row[place])) for place in at if place < len(row)]
     shown = [image if isinstance(image, Tensor) else None for image in images]
-    title = f"{words} · from {names[asked]}"
+    title = f"{words} · from {plain_label(names[asked])}"
     return weight_segments(pictures, text, int(visible[rows.index(asked)]), images=shown, title=title, **size)
 
 
@@ -267,5 +267,5 @@ def _heads(payload: Payload, title: str | None, width: float = 3.4) -> Figure:
         panel.xaxis.label.set_fontsize(7)
         panel.yaxis.label.set_fontsize(7)
     if title:
-        made.suptitle(title, fontsize=8)
+        add_title(made, title)
     return made

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.maps import Maps, is_cross_attention
 from regard.support.checks import describe
+from regard.views._byte_tokens import readable
 from regard.views._head_statistics import opening
 from regard.views._payload import Payload, Scaled
 from regard.views._sheets import Sheet, arrays, notes, rolls_out, sheets
@@ -62,9 +63,9 @@ def token_lists(tokens: Any) -> dict[str, list[str]]:
     if tokens is None:
         return {}
     if _is_list(tokens):
-        return {"text": list(tokens)}
+        return {"text": readable(tokens)}
     if isinstance(tokens, list | tuple) and len(tokens) == 2 and all(_is_list(part) for part in tokens):
-        return {"source": list(tokens[0]), "target": list(tokens[1])}
+        return {"source": readable(tokens[0]), "target": readable(tokens[1])}
     raise TypeError(f"tokens must be a list of strings, or a pair of lists (source, target), got {describe(tokens)}")
 
 

@@ -1,6 +1,7 @@
 """Names of tokens from a tokenizer and ids, and subwords merged into words."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,22 +9,25 @@ from torch import Tensor
 
 from regard.maps import AttentionRecord, Map, Maps
 from regard.support.checks import describe, is_functional
+from regard.views._byte_tokens import is_byte, is_byte_level, joined, readable
 from regard.views._generations import shown_calls
 
 _STARTS = ("Ġ", "▁", "Ċ")  # marks of the beginning of a word, in byte-level BPE and SentencePiece
 
 
-def tokens_of(tokenizer: Any, ids: Any, sample: int) -> list[str]:
-    """The tokens of one sample, as the tokenizer spells them."""
+def tokens_of(tokenizer: Any, ids: Any, sample: int = 0) -> list[str]:
+    """The tokens of one sample, with the tokenizer's marks of the beginning of words, and with characters instead of bytes."""
     numbers = one_sample(ids, sample)
-    spell = getattr(tokenizer, "convert_ids_to_tokens", None)
-    if callable(spell):
-        return [str(token) for token in spell(numbers)]
-    single = getattr(tokenizer, "id_to_token", None)  # the tokenizers library
-    if callable(single):
-        return [str(single(number)) for number in numbers]
     decode = getattr(tokenizer, "decode", None)
-    if callable(decode):
+    decode = decode if callable(decode) else None
+    spell = getattr(tokenizer, "convert_ids_to_tokens", None)
+    single = getattr(tokenizer, "id_to_token", None)  # the tokenizers library
+    if not callable(spell) and callable(single):
+        spell = partial(map, single)
+    if callable(spell):
+        tokens = [str(token) for token in spell(numbers)]
+        return readable(tokens, is_byte_level=is_byte_level(decode, numbers, tokens))
+    if decode is not None:
         return [str(decode([number])) for number in numbers]
     raise TypeError(f"tokenizer must have convert_ids_to_tokens, id_to_token or decode, got {describe(tokenizer)}")
 
@@ -58,7 +62,7 @@ def word_groups(tokens: Sequence[str]) -> list[list[int]]:
         raise ValueError("words=True needs tokens with subword marks (##, Ġ or ▁), but no token has one")
     groups: list[list[int]] = []
     for place, token in enumerate(tokens):
-        goes_on = token.startswith("##") if pieces else not token.startswith(_STARTS)
+        goes_on = token.startswith("##") if pieces else not (token.startswith(_STARTS) or token[:1].isspace())
         alone = _is_special(token) or not place or _is_special(tokens[place - 1])
         if groups and goes_on and not alone:
             groups[-1].append(place)
@@ -68,7 +72,7 @@ def word_groups(tokens: Sequence[str]) -> list[list[int]]:
 
 
 def _is_special(token: str) -> bool:
-    return len(token) > 2 and (token[0], token[-1]) in (("<", ">"), ("[", "]"))
+    return len(token) > 2 and (token[0], token[-1]) in (("<", ">"), ("[", "]")) and not is_byte(token)
 
 
 def merged_words(maps: Maps, tokens: Sequence[str]) -> tuple[Maps, list[str]]:
@@ -80,7 +84,7 @@ def merged_words(maps: Maps, tokens: Sequence[str]) -> tuple[Maps, list[str]]:
         into[number, group] = 1.0
     merged = Maps((_merged(found, into) for found in maps.values()), maps.missed)
     merged.notes = [*maps.notes, "subwords are merged: weights are summed over keys and averaged over queries"]
-    spelled = ["".join(tokens[place].removeprefix("##") for place in group) for group in groups]
+    spelled = [joined([tokens[place].removeprefix("##") for place in group]) for group in groups]
     return merged, spelled
 
 

@@ -1,0 +1,138 @@
+"""Zoomed pictures without a mouse: the same keys in every view, and words that say what is visible."""
+
+import re
+
+import pytest
+import torch
+from playwright.sync_api import expect
+from torch import nn
+
+import regard
+
+pytestmark = pytest.mark.browser
+TOKENS = 60
+VIEWS = ("heat map", "arcs", "long")
+
+
+def overview():
+    """Two heads of a small model, in cells of 4 × 4 tokens."""
+    torch.manual_seed(5)
+    layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval()
+    layer.self_attn.in_proj_weight.data *= 4
+    with torch.no_grad(), regard.capture(layer, overview=15) as maps:
+        layer(torch.randn(1, TOKENS, 8))
+    return maps
+
+
+@pytest.fixture
+def opened(open_file):
+    def open_it(view, **options):
+        names = [f"w{i}" for i in range(TOKENS)]
+        torch.manual_seed(5)
+        weights = torch.randn(2, TOKENS, TOKENS).mul(3).softmax(-1)
+        page = open_file(regard.show(overview() if view == "long" else weights, tokens=names), **options)
+        if view == "arcs":
+            page.get_by_text("Arcs").click()
+        page.keyboard.press("Shift")  # from here on with the keyboard
+        page.locator(".rg-main canvas").focus()
+        return page
+
+    return open_it
+
+
+def press(page, look, *keys):
+    """Press keys; the subtitle and the picture after them."""
+    for key in keys:
+        page.keyboard.press(key)
+    return look.subtitle(page), look.pixels(page, ".rg-main")
+
+
+def shown(subtitle):
+    """First and last visible query, and first and last visible key."""
+    found = re.search(r"shown: queries (.*), keys (.*?)( ·|$)", subtitle)
+    return tuple(tuple(map(int, re.findall(r"w(\d+)", side))) for side in found.groups()[:2])
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_zoomed_picture_is_moved_by_keys_up_to_its_edges(opened, look, view):
+    page = opened(view)
+    whole = press(page, look)
+    assert "shown:" not in whole[0]
+    assert press(page, look, "Shift+ArrowDown", "Shift+ArrowRight") == whole  # nowhere to go
+    zoomed = press(page, look, "+", "+", "+")
+    (top, bottom), (left, right) = shown(zoomed[0])
+    assert 10 < top < bottom < 50
+    down = press(page, look, "Shift+ArrowDown")
+    assert down[1] != zoomed[1]
+    assert shown(down[0])[0] > (top, bottom)
+    moved = press(page, look, "Shift+ArrowRight")
+    assert shown(moved[0])[1] > (left, right)
+    assert shown(moved[0])[0] == shown(down[0])[0]
+    assert press(page, look, "Shift+ArrowLeft", "Shift+ArrowUp") == zoomed
+    end = press(page, look, *["Shift+ArrowDown"] * 8, *["Shift+ArrowRight"] * 8)
+    assert [side[1] for side in shown(end[0])] == [TOKENS - 1] * 2
+    begin = press(page, look, *["Shift+ArrowUp"] * 16, *["Shift+ArrowLeft"] * 16)
+    assert [side[0] for side in shown(begin[0])] == [0, 0]
+    assert press(page, look, "0") == whole
+    press(page, look, "+")
+    assert press(page, look, "Escape") == whole
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_what_the_keys_do_is_said_to_everyone(opened, look, view):
+    page = opened(view)
+    canvas = page.locator(".rg-main canvas")
+    expect(canvas).to_have_accessible_description(re.compile("Shift and the arrow keys move a zoomed picture"))
+    assert canvas.evaluate("(one) => getComputedStyle(one).outlineStyle") == "solid"
+    hint = page.locator(".rg-hint")
+    expect(hint).not_to_contain_text("Shift")
+    page.keyboard.press("+")
+    expect(hint).to_contain_text("Shift + arrow keys")
+    page.keyboard.press("?")
+    expect(page.locator(".rg-keys")).to_contain_text("Shift + arrowsmove the zoomed picture")
+    look.point(page, ".rg-main", 300, 255)
+    page.mouse.wheel(0, 1)
+    expect(page.locator(".rg-hint-over")).to_contain_text("1.5×")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_keys_move_the_picture_wherever_the_focus_is(opened, look, view):
+    """Arrows select small maps while these have the focus, but not together with Shift."""
+    page = opened(view)
+    page.get_by_label("head", exact=True).select_option("0")
+    before = press(page, look, "+", "+")
+    page.locator(".rg-atlas canvas").focus()
+    after = press(page, look, "Shift+ArrowRight")
+    assert shown(after[0])[1] > shown(before[0])[1]
+    assert "head 0" in after[0]
+    assert "head 1" in press(page, look, "ArrowRight")[0]
+
+
+@pytest.mark.parametrize("view", ["heat map", "arcs"])
+def test_a_token_chosen_by_keys_is_visible(opened, look, view):
+    page = opened(view)
+    press(page, look, "+", "+", "+", "+")
+    page.keyboard.press("ArrowDown")  # the first token, which was outside
+    assert "“w0” looks at" in look.subtitle(page)
+    with_first = look.pixels(page, ".rg-main")
+    page.keyboard.press("Escape")
+    assert shown(look.subtitle(page))[0][0] == 0
+    assert look.pixels(page, ".rg-main") != with_first
+    for _ in range(30):
+        page.keyboard.press("ArrowDown")
+    assert "“w29” looks at" in look.subtitle(page)
+    page.keyboard.press("Escape")
+    top, bottom = shown(look.subtitle(page))[0]
+    assert top < 29 <= bottom
+    assert "shown:" not in press(page, look, "Escape")[0]
+
+
+def test_two_heads_side_by_side_have_no_controls_that_zoom_nothing(opened, look):
+    page = opened("heat map")
+    slider = page.get_by_label("zoom", exact=True)
+    expect(slider).to_have_count(1)
+    page.get_by_label("compare with").focus()
+    page.get_by_label("compare with").select_option(label="head 1")
+    expect(slider).to_have_count(0)
+    page.keyboard.press("?")
+    expect(page.locator(".rg-keys")).not_to_contain_text("zoom in")
