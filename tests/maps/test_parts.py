@@ -415,3 +415,35 @@ def test_a_model_does_not_fail_where_its_outputs_cannot_be_followed(monkeypatch)
     [note] = maps.notes
     assert "could not be followed" in note
     assert "out of range" in note
+
+
+class SomeHeadsAtATime(nn.Module):
+    """Four heads, of which each kernel computes one or two."""
+
+    def __init__(self, at_a_time, attend):
+        super().__init__()
+        self.num_heads, self.at_a_time, self.attend = 4, at_a_time, attend
+        self.qkv, self.proj = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def split(self, x):
+        return [y.unflatten(-1, (4, 4)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1)]
+
+    def forward(self, x):
+        parts = zip(*(y.contiguous().split(self.at_a_time, 1) for y in self.split(x)), strict=True)
+        out = torch.cat([self.attend(*(y.contiguous() for y in part)) for part in parts], 1)
+        return self.proj(out.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("attend", [hand, kernel])
+@pytest.mark.parametrize("at_a_time", [1, 2])
+@pytest.mark.parametrize("tokens", [1, 5])
+@pytest.mark.parametrize("batch", [1, 2, 4, 8])
+def test_some_heads_at_a_time_are_heads_for_any_number_of_samples_and_tokens(batch, tokens, at_a_time, attend):
+    """As many samples as heads are not taken for heads, and single queries of heads not for queries."""
+    torch.manual_seed(0)
+    layer, x = SomeHeadsAtATime(at_a_time, attend), torch.randn(batch, tokens, 16)
+    with torch.no_grad(), regard.capture(layer) as maps:
+        layer(x)
+        q, k, _ = layer.split(x)
+    assert list(maps) == ["SomeHeadsAtATime"]
+    torch.testing.assert_close(maps[0].weights, (q @ k.mT).softmax(-1))

@@ -257,7 +257,10 @@ def _score(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: A
     if evidence.sequences is not None:  # either may come first
         batch = math.prod(reading.lead) // max(1, reading.head_count * reading.query_count)
         found = (batch, reading.query_count * rows)
-        score += found == evidence.sequences or (reading.in_rows == 1 and found[::-1] == evidence.sequences)
+        fits = found == evidence.sequences or (reading.in_rows == 1 and found[::-1] == evidence.sequences)
+        # These are two numbers. With the number of tokens they outweigh the heads that a module states: it may compute some of
+        # its heads at a time, and have as many samples as heads.
+        score += 2 * fits
     if evidence.beside is not None:
         inside = evidence.beside == 0 if reading.split is not None else evidence.beside in reading.heads
         # With tokens first and a single head, samples are next to the width. So a fitting size counts more.
