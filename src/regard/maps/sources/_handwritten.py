@@ -7,7 +7,7 @@ record. The map is the tensor that enters this product.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -21,10 +21,10 @@ from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps.sources._before_dropout import error_of_kept
 from regard.maps.sources._gathered import gathered
-from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS
+from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS, PRODUCTS, sums_to_one
 from regard.maps.sources._tensor_history import RANDOM, SOFTMAXES, TensorHistory
 from regard.maps.sources._tensor_origins import WeightedSum
-from regard.maps.sources._weighted_sums import PRODUCTS, divided_after, mixes_heads, product, sum_of_terms
+from regard.maps.sources._weighted_sums import composes, divided_after, mixes_heads, product, sum_of_terms
 
 Function = Callable[..., Any]
 Args = tuple[Any, ...]
@@ -162,6 +162,8 @@ class HandwrittenAttention:
         found = product(self.history, func.__name__, args, kwargs) if self.history and linear is None else None
         if self.history and found is None and linear is None and mixes_heads(self.history, func.__name__, args):
             return self._followed(func, args, kwargs)
+        if self.history and found is None and linear is None and composes(self.history, args):
+            return self._composed(func, args, kwargs)
         out = func(*args, **kwargs)
         if found is not None and found.origin.kind == "weights":
             return out, found
@@ -172,6 +174,14 @@ class HandwrittenAttention:
                 entered = func(torch.zeros_like(args[0]), *args[1:], **kwargs)
             self.history.hide(origin, entered, out, self.history.random.is_alone(args[0]))
         return out, None if linear is None else LinearAttention(linear[0], linear[1:])
+
+    def _composed(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
+        """Run a product of two maps, whose rows sum to one if those of both do. Other rows may have weights of any size."""
+        out, _ = self._followed(func, args, kwargs)
+        origin = self.history.get(out)
+        if origin is not None and not sums_to_one(origin.before_dropout(out), -1):
+            self.history.set(out, replace(origin, form="composed"))
+        return out, None
 
     def _scaled(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:
         """Run an elementwise product or division: dropout by a mask, or the normalization of weights or of their output."""
@@ -244,7 +254,9 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
             value=value,
             compare=None if dropped is None else compare,
             restore=restore,
-            largest_sum=None if sums_to_one else largest_magnitude(exact(weights.detach()).sum(-1)),
+            largest_sum=None
+            if sums_to_one
+            else largest_magnitude(torch.linalg.vector_norm(exact(weights.detach()), 1, -1)),
             tentative=not found.origin.scored,
         ),
     )

@@ -12,6 +12,10 @@ DIVISIONS = frozenset(
     {"div", "div_", "divide", "divide_", "true_divide", "true_divide_", "__truediv__", "__itruediv__", "__div__"}
 )
 
+PRODUCTS = frozenset(
+    {"matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm", "addmm", "mm", "linalg_matmul", "tensordot"}
+)
+
 
 def tensors_of(args: tuple[Any, ...]) -> list[Tensor]:
     """The tensors among the arguments of a product, or in the list of operands of einsum."""

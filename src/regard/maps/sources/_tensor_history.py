@@ -34,6 +34,7 @@ from regard.maps.sources._random_masks import (
 from regard.maps.sources._tensor_facts import (
     DIVISIONS,
     MULTIPLICATIONS,
+    PRODUCTS,
     by_rows,
     is_learned,
     is_normalized,
@@ -386,7 +387,7 @@ def _represents(name: str, kind: str, x: Tensor, out: Tensor) -> bool:
         return False
     if name in _JOINS:
         return kind == "scores" and out.ndim == x.ndim
-    if out.shape == x.shape or (name in _RESHAPES and out.numel() == x.numel()):
+    if name in PRODUCTS or out.shape == x.shape or (name in _RESHAPES and out.numel() == x.numel()):
         return True
     if out.shape[-2:] == x.shape[-2:] and out.numel() >= x.numel():  # expanded to more heads or samples
         return True

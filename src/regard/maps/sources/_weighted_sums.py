@@ -19,10 +19,6 @@ from regard.maps.sources._tensor_facts import DIVISIONS, is_learned, sums_to_one
 from regard.maps.sources._tensor_history import TensorHistory
 from regard.maps.sources._tensor_origins import TensorOrigin, WeightedSum
 
-PRODUCTS = frozenset(
-    {"matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm", "addmm", "mm", "linalg_matmul", "tensordot"}
-)
-
 
 def product(history: TensorHistory, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WeightedSum | None:
     """The weighted sum that a matrix product computes; None if no factor is followed.
@@ -90,6 +86,8 @@ def _attends(history: TensorHistory, weights: Tensor, value: Tensor) -> TensorOr
     if origin is None or isinstance(value, nn.Parameter):
         return None
     other = history.get(value)
+    if _are_maps(origin, other):
+        return None
     if origin.kind == "weights" and origin.form == "softmax":
         # Linear attention, softmax(q) · (kᵀ v), sums over features, not over keys.
         features = other is not None and (other.kind == "scores" or other.form == "sigmoid")
@@ -173,6 +171,19 @@ def _arranged(
 def _mixes_heads(weights: Tensor, summed: int) -> bool:
     """Whether weights sum to one along another axis than the summed one: then the other factor mixes heads."""
     return not sums_to_one(weights, summed) and any(sums_to_one(weights, axis) for axis in (-1, -2))
+
+
+def _are_maps(origin: TensorOrigin | None, other: TensorOrigin | None) -> bool:
+    """Whether both are weights that were made of queries and keys. A softmax of anything else may well be values: probabilities
+    of classes, which attention averages over neighbors."""
+    return all(found is not None and found.kind == "weights" and found.scored for found in (origin, other))
+
+
+def composes(history: TensorHistory, args: tuple[Any, ...]) -> bool:
+    """Whether a product multiplies two maps, as in Nyström attention or a walk of several steps. The result is a map as well,
+    and what it is multiplied with later are the values."""
+    followed = [origin for x in args if (origin := history.get(x)) is not None]
+    return len(followed) == 2 and _are_maps(*followed)
 
 
 def mixes_heads(history: TensorHistory, name: str, args: tuple[Any, ...]) -> bool:
