@@ -21,7 +21,7 @@ from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps.sources._before_dropout import error_of_kept
 from regard.maps.sources._gathered import gathered
-from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS, PRODUCTS, sums_to_one
+from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS, PRODUCTS, is_in_place, sums_to_one
 from regard.maps.sources._tensor_history import RANDOM, SOFTMAXES, TensorHistory
 from regard.maps.sources._tensor_origins import WeightedSum
 from regard.maps.sources._weighted_sums import composes, divided_after, mixes_heads, product, sum_of_terms
@@ -143,12 +143,19 @@ class HandwrittenAttention:
         return out, None
 
     def before(self, name: str, args: Args) -> Args:
-        """The arguments of a sum, before it runs. If it adds a random mask to scores in place, with a copy of the scores."""
-        origin = self.history.get(args[0]) if name in _SUMS_IN_PLACE and self.history.random.among(args[1:]) else None
-        if origin is None:
+        """The arguments of a function, before it runs. If it works in place on scores or weights, and random masks or weights
+        after dropout are among them, with a copy of what it changes: the function is also applied to what entered dropout."""
+        if not is_in_place(name) or not args or not isinstance(args[0], Tensor):
+            return args
+        origin, others = self.history.get(args[0]), args[1:]
+        random = name in _SUMS_IN_PLACE and origin is not None and self.history.random.among(others)
+        # Factors leave what dropout kept as it was, so weights after dropout can be compared with those before at any time.
+        compared = others if name in MULTIPLICATIONS | DIVISIONS else args
+        if not random and all(found is None or found.source is None for found in map(self.history.get, compared)):
             return args
         copy = args[0].detach().clone()
-        self.history.set(copy, origin)
+        if origin is not None:
+            self.history.set(copy, origin)
         return (copy, *args[1:])
 
     def has_random_mask(self, args: Args, kwargs: Kwargs) -> bool:
@@ -189,12 +196,13 @@ class HandwrittenAttention:
             self.history.may_drop(args)
         inplace = func.__name__ in ("mul_", "__imul__", "multiply_") and self.history.random.among(args)
         before = args[0].detach().clone() if inplace else None
+        given = self.before(func.__name__, args) if self.history else args
         out = func(*args, **kwargs)
         if before is not None and self.history.random_mask(args, before, out):
             return out, None
         found = divided_after(self.history, func.__name__, args, out) if self.history else None
         if self.history and found is None:
-            self.history.follow(func.__name__, func, args, kwargs, out)
+            self.history.follow(func.__name__, func, given, kwargs, out)
         return out, found
 
     def _sum(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:
