@@ -254,6 +254,33 @@ def test_differential_attention_has_one_map_however_it_is_written(name):
     torch.testing.assert_close(maps[0].weights, (q @ k.mT).softmax(-1) - LAMBDA * (k @ q.mT).softmax(-1))
 
 
+IN_ONE_KERNEL = ("halves of the heads", "every other head, values in two parts")
+
+
+@pytest.mark.parametrize("options", [{"rows": [3, 0]}, {"heads": [2, 0]}, {"rows": 4, "heads": [1]}])
+@pytest.mark.parametrize("name", list(DIFFERENCES))
+def test_rows_and_heads_of_differential_attention_are_those_of_its_map(name, options):
+    layer, x = Layer(DIFFERENCES[name]), torch.randn(2, 5, 12)
+    with torch.no_grad(), regard.capture(layer, **options) as maps:
+        layer(x)
+    if name in IN_ONE_KERNEL and "heads" in options:  # heads of the kernel: each is one of a pair
+        assert any("some of its heads are subtracted from others" in missed.reason for missed in maps.missed)
+        return
+    q, k, _ = layer.split(x)
+    expected = (q @ k.mT).softmax(-1) - LAMBDA * (k @ q.mT).softmax(-1)
+    rows = [options["rows"]] if options.get("rows") == 4 else options.get("rows", range(5))
+    assert list(maps) == ["Layer"]
+    torch.testing.assert_close(maps[0].weights, expected[:, list(options.get("heads", range(3)))][:, :, list(rows)])
+
+
+@pytest.mark.parametrize("name", [name for name in DIFFERENCES if "two parts" not in name])
+def test_differential_attention_that_was_folded_is_announced(name):
+    layer = Layer(DIFFERENCES[name])
+    with torch.no_grad(), regard.capture(layer, reduce=lambda total, weights: weights.sum(0)) as maps:
+        layer(torch.randn(2, 5, 12))
+    assert any("folded by reduce=" in missed.reason for missed in maps.missed)
+
+
 SINK = torch.tensor([0.5, -0.2, 1.0]).view(3, 1, 1)
 
 
