@@ -451,6 +451,7 @@ def _one_head_over_channels(q, k, v):
     ("attend", "shape", "expected"),
     [
         (_heads_in_the_queries, (3, 8, 12), ((3, 1, 24, 8), "ambiguous", "tokens")),
+        (_heads_in_the_queries, (3, 1, 12), ((3, 1, 3, 1), "ambiguous", "tokens")),
         (_over_channels, (2, 12, 12), ((2, 3, 4, 4), "known", "channels")),
         (_one_head_over_channels, (2, 12, 12), ((2, 1, 12, 12), "inferred", "channels")),
     ],

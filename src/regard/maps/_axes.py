@@ -230,7 +230,7 @@ def _readings(lead: tuple[int, ...], evidence: AxisEvidence, gathered: bool) -> 
 def _shared_keys(lead: tuple[int, ...], rows: int, evidence: AxisEvidence) -> list[AxisReading]:
     """Readings of multi-query attention: heads that share keys may be folded into the query axis, for one product."""
     counts = sorted(evidence.counts) if len(lead) == 1 and evidence.sequences is not None else []
-    return [AxisReading(lead, in_rows=count) for count in counts if rows % count == 0 and rows > count]
+    return [AxisReading(lead, in_rows=count) for count in counts if rows % count == 0 and rows >= count]
 
 
 def _queries_in_batch(reading: AxisReading, evidence: AxisEvidence) -> bool:
