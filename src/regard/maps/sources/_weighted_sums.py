@@ -146,16 +146,14 @@ def _arranged(
         return None
     if len(of_value) == 2 < len(of_weights) and _mixes_heads(weights, keys):
         return None
-    # Axes that only the weights have are the queries, and heads that share values. In self-attention there are as many
-    # queries as keys. A single query may have no axis.
-    count = weights.shape[keys]
-    query = next(([a] for a in free[::-1] if weights.shape[of_weights.index(a)] == count), free[-1:])
+    query = _query_of(weights, of_weights, of_value, kept, summed[0])
     lead = [a for a in kept if a not in query]
     order = [of_weights.index(a) for a in (*lead, *query, *summed)]
     values = value.permute([of_value.index(a) for a in (*lead, *summed, *width) if a in of_value])
     for axis, a in enumerate(lead):
         if a not in of_value:
             values = values.unsqueeze(axis)
+    values = values if query else values.expand(*(weights.shape[i] for i in order[:-1]), *values.shape[-2:])
     target = [result.index(a) for a in (*lead, *query, *width)]
     back = [target.index(i) for i in range(len(target))]
 
@@ -166,6 +164,21 @@ def _arranged(
         return (rows if query else rows.squeeze(-2)).permute(back)
 
     return origin.weighted_sum(weights, values, arranger(order), arrange=arranger(target), restore=restore)
+
+
+def _query_of(weights: Tensor, of_weights: str, of_value: str, kept: list[str], summed: str) -> list[str]:
+    """The letter of the queries among the ``kept`` ones, in a list. A single query may have no axis, nor have queries one of
+    their own if each of them has values of its own: positions relative to it, or features of the pair.
+
+    Axes that only the weights have are the queries, and heads that share values. In self-attention there are as many queries
+    as keys.
+    """
+    count = weights.shape[of_weights.index(summed)]
+    free = [a for a in kept if a not in of_value]
+    many = [a for a in free[::-1] if weights.shape[of_weights.index(a)] == count]
+    beside = kept[-1]
+    own = bool(free) and beside in of_value and weights.shape[of_weights.index(beside)] == count
+    return [] if own and (not many or of_weights[0] not in of_value) else many[:1] or free[-1:]
 
 
 def _mixes_heads(weights: Tensor, summed: int) -> bool:
