@@ -451,6 +451,7 @@ def _one_head_over_channels(q, k, v):
     ("attend", "shape", "expected"),
     [
         (_heads_in_the_queries, (3, 8, 12), ((3, 1, 24, 8), "ambiguous", "tokens")),
+        (_heads_in_the_queries, (3, 1, 12), ((3, 1, 3, 1), "ambiguous", "tokens")),
         (_over_channels, (2, 12, 12), ((2, 3, 4, 4), "known", "channels")),
         (_one_head_over_channels, (2, 12, 12), ((2, 1, 12, 12), "inferred", "channels")),
     ],
@@ -462,3 +463,27 @@ def test_sizes_that_agree_by_chance_do_not_mislead(attend, shape, expected):
         model(torch.randn(shape))
     found = maps[0]
     assert (found.shape, found.axes, found.over) == expected
+
+
+# Values that depend on query and key, for the einsum "bhij,…->bhic": relative positions, or features of pairs.
+OWN_VALUES = {"positions": ("ijc", (7, 7, 4)), "pairs": ("bijc", (2, 7, 7, 4))}
+
+
+@pytest.mark.parametrize("result", ["bhic", "bihc"])
+@pytest.mark.parametrize("name", list(OWN_VALUES))
+def test_heads_do_not_become_queries_where_each_query_has_values_of_its_own(name, result):
+    """None of the axes that only the weights have is the queries: the values have these, too."""
+    letters, shape = OWN_VALUES[name]
+
+    class Relative(Projected):
+        def forward(self, x):
+            q, k, _ = self.split(x)
+            out = torch.einsum(f"bhij,{letters}->{result}", (q @ k.mT).softmax(-1), torch.randn(shape))
+            return self.proj((out if result == "bihc" else out.transpose(1, 2)).flatten(2))
+
+    layer, x = Relative(), torch.randn(2, 7, 16)
+    found = captured(layer, x)["Relative"]
+    q, k, _ = layer.split(x)
+    assert found.agrees
+    assert (found.axes, found.over) == ("known", "samples")
+    torch.testing.assert_close(found.weights, (q @ k.mT).softmax(-1))

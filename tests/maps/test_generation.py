@@ -194,6 +194,36 @@ def test_beams_are_followed_by_their_ancestry(text_model, count):
             maps.generation(given)
 
 
+@pytest.mark.parametrize("overview", [None, 4])
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("count", [1, 3])
+def test_beams_without_a_cache_are_those_with_a_cache(text_model, count, ends, overview):
+    """Each call has the whole text, in rows that change places. A sequence that ended is in no later call."""
+    model, prompt = text_model(), torch.tensor([[7, 8, 9, 7, 8, 9, 7], [1, 2, 3, 4, 5, 6, 7]])
+    options = {**LENGTH, "num_beams": 3, "num_return_sequences": count, "output_scores": True, "length_penalty": -1.0}
+    found, end = [], None
+    if ends:
+        with torch.no_grad():
+            end = int(model.generate(prompt, **options).sequences[0, 9])
+        options["eos_token_id"] = end
+    for cached in (False, True):
+        for _ in range(1 if cached else 2):  # the second capture knows the calls of the first
+            with torch.no_grad(), regard.capture(model, overview=overview, budget=None) as maps:
+                output = model.generate(prompt, use_cache=cached, **options)
+        ended = bool((output.sequences[:, 7:-1] == end).any()) if ends else False
+        assert ended == ends
+        if overview and not cached and ended:
+            with pytest.raises(ValueError, match="ended before the others"):
+                maps.generation(output)
+            return
+        with pytest.raises(ValueError, match="beam search exchanged the rows"):
+            maps.generation()
+        whole = maps.generation(output)
+        found.append([one.per_query.entropy.float() if overview else one.weights for one in whole.values()])
+    assert len(found[0][0]) == len(output.sequences)
+    torch.testing.assert_close(found[0], found[1], atol=1e-2 if overview else 1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("beams", [1, 2])
 def test_encoder_and_decoder(transformers, beams):
     torch.manual_seed(0)

@@ -262,10 +262,11 @@ MIXTURES = {
 class TalkingHeads(nn.Module):
     num_heads = 3
 
-    def __init__(self, mix):
+    def __init__(self, mix, of_scores=3, of_softmax=3):
         super().__init__()
         self.mix = mix
-        self.before, self.after = nn.Parameter(torch.randn(3, 3)), nn.Parameter(torch.randn(3, 3))
+        self.before = nn.Parameter(torch.randn(of_scores, of_softmax))
+        self.after = nn.Parameter(torch.randn(of_softmax, 3))
 
     def weights(self, q, k):
         return self.mix(self.mix(q @ k.mT, self.before).softmax(-1), self.after)
@@ -281,6 +282,17 @@ def test_heads_are_mixed_by_a_parameter(name):
         model(q, k, v)
     torch.testing.assert_close(maps["TalkingHeads"].weights, model.weights(q, k).detach())
     assert maps["TalkingHeads"].agrees
+    assert not maps.missed
+
+
+@pytest.mark.parametrize("name", list(MIXTURES))
+@pytest.mark.parametrize(("of_scores", "of_softmax"), [(6, 4), (2, 4), (4, 2)])
+def test_heads_are_mixed_to_more_or_fewer(name, of_scores, of_softmax):
+    model, v = TalkingHeads(MIXTURES[name], of_scores, of_softmax), torch.randn(2, 3, 5, 4)
+    q, k = torch.randn(2, 2, of_scores, 5, 4).unbind(0)
+    with regard.capture(model) as maps:
+        model(q, k, v)
+    torch.testing.assert_close(maps["TalkingHeads"].weights, model.weights(q, k).detach())
     assert not maps.missed
 
 

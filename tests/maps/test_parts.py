@@ -254,6 +254,33 @@ def test_differential_attention_has_one_map_however_it_is_written(name):
     torch.testing.assert_close(maps[0].weights, (q @ k.mT).softmax(-1) - LAMBDA * (k @ q.mT).softmax(-1))
 
 
+IN_ONE_KERNEL = ("halves of the heads", "every other head, values in two parts")
+
+
+@pytest.mark.parametrize("options", [{"rows": [3, 0]}, {"heads": [2, 0]}, {"rows": 4, "heads": [1]}])
+@pytest.mark.parametrize("name", list(DIFFERENCES))
+def test_rows_and_heads_of_differential_attention_are_those_of_its_map(name, options):
+    layer, x = Layer(DIFFERENCES[name]), torch.randn(2, 5, 12)
+    with torch.no_grad(), regard.capture(layer, **options) as maps:
+        layer(x)
+    if name in IN_ONE_KERNEL and "heads" in options:  # heads of the kernel: each is one of a pair
+        assert any("some of its heads are subtracted from others" in missed.reason for missed in maps.missed)
+        return
+    q, k, _ = layer.split(x)
+    expected = (q @ k.mT).softmax(-1) - LAMBDA * (k @ q.mT).softmax(-1)
+    rows = [options["rows"]] if options.get("rows") == 4 else options.get("rows", range(5))
+    assert list(maps) == ["Layer"]
+    torch.testing.assert_close(maps[0].weights, expected[:, list(options.get("heads", range(3)))][:, :, list(rows)])
+
+
+@pytest.mark.parametrize("name", [name for name in DIFFERENCES if "two parts" not in name])
+def test_differential_attention_that_was_folded_is_announced(name):
+    layer = Layer(DIFFERENCES[name])
+    with torch.no_grad(), regard.capture(layer, reduce=lambda total, weights: weights.sum(0)) as maps:
+        layer(torch.randn(2, 5, 12))
+    assert any("folded by reduce=" in missed.reason for missed in maps.missed)
+
+
 SINK = torch.tensor([0.5, -0.2, 1.0]).view(3, 1, 1)
 
 
@@ -415,3 +442,35 @@ def test_a_model_does_not_fail_where_its_outputs_cannot_be_followed(monkeypatch)
     [note] = maps.notes
     assert "could not be followed" in note
     assert "out of range" in note
+
+
+class SomeHeadsAtATime(nn.Module):
+    """Four heads, of which each kernel computes one or two."""
+
+    def __init__(self, at_a_time, attend):
+        super().__init__()
+        self.num_heads, self.at_a_time, self.attend = 4, at_a_time, attend
+        self.qkv, self.proj = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def split(self, x):
+        return [y.unflatten(-1, (4, 4)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1)]
+
+    def forward(self, x):
+        parts = zip(*(y.contiguous().split(self.at_a_time, 1) for y in self.split(x)), strict=True)
+        out = torch.cat([self.attend(*(y.contiguous() for y in part)) for part in parts], 1)
+        return self.proj(out.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("attend", [hand, kernel])
+@pytest.mark.parametrize("at_a_time", [1, 2])
+@pytest.mark.parametrize("tokens", [1, 5])
+@pytest.mark.parametrize("batch", [1, 2, 4, 8])
+def test_some_heads_at_a_time_are_heads_for_any_number_of_samples_and_tokens(batch, tokens, at_a_time, attend):
+    """As many samples as heads are not taken for heads, and single queries of heads not for queries."""
+    torch.manual_seed(0)
+    layer, x = SomeHeadsAtATime(at_a_time, attend), torch.randn(batch, tokens, 16)
+    with torch.no_grad(), regard.capture(layer) as maps:
+        layer(x)
+        q, k, _ = layer.split(x)
+    assert list(maps) == ["SomeHeadsAtATime"]
+    torch.testing.assert_close(maps[0].weights, (q @ k.mT).softmax(-1))

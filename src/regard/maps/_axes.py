@@ -230,7 +230,7 @@ def _readings(lead: tuple[int, ...], evidence: AxisEvidence, gathered: bool) -> 
 def _shared_keys(lead: tuple[int, ...], rows: int, evidence: AxisEvidence) -> list[AxisReading]:
     """Readings of multi-query attention: heads that share keys may be folded into the query axis, for one product."""
     counts = sorted(evidence.counts) if len(lead) == 1 and evidence.sequences is not None else []
-    return [AxisReading(lead, in_rows=count) for count in counts if rows % count == 0 and rows > count]
+    return [AxisReading(lead, in_rows=count) for count in counts if rows % count == 0 and rows >= count]
 
 
 def _queries_in_batch(reading: AxisReading, evidence: AxisEvidence) -> bool:
@@ -257,7 +257,10 @@ def _score(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: A
     if evidence.sequences is not None:  # either may come first
         batch = math.prod(reading.lead) // max(1, reading.head_count * reading.query_count)
         found = (batch, reading.query_count * rows)
-        score += found == evidence.sequences or (reading.in_rows == 1 and found[::-1] == evidence.sequences)
+        fits = found == evidence.sequences or (reading.in_rows == 1 and found[::-1] == evidence.sequences)
+        # These are two numbers. With the number of tokens they outweigh the heads that a module states: it may compute some of
+        # its heads at a time, and have as many samples as heads.
+        score += 2 * fits
     if evidence.beside is not None:
         inside = evidence.beside == 0 if reading.split is not None else evidence.beside in reading.heads
         # With tokens first and a single head, samples are next to the width. So a fitting size counts more.

@@ -99,11 +99,11 @@ def heads_of(module: nn.Module | None) -> int | None:
     return None
 
 
-def samples_of(site: CallSite) -> int | None:
-    """The number of samples of the module's input, if it is ``(batch, tokens, channels)``."""
+def sequences_of(site: CallSite) -> tuple[int, int] | None:
+    """The number of samples of the module's input and their length, if it is ``(batch, tokens, channels)``."""
     found = _running_modules(site)
     first = _first_input(found[0][1]) if found else None
-    return first.shape[0] if first is not None and first.ndim == 3 else None
+    return (first.shape[0], first.shape[1]) if first is not None and first.ndim == 3 else None
 
 
 def inputs_around(site: CallSite) -> list[Tensor]:

@@ -33,6 +33,9 @@ def join_calls(name: str, calls: list[AttentionRecord], output: Any = None) -> A
         return calls[-1]
     ancestry = _ancestry(name, positions, sequences, output)
     end = _end(name, positions, sequences)
+    if ancestry is not None:  # beams may have gone on after the sequences that were returned had ended
+        kept = [number for number, place in enumerate(positions) if place.end <= end]
+        calls, positions = [calls[number] for number in kept], [positions[number] for number in kept]
     last = positions[-1]
     keys = last.keys if last.cross else end
     if calls[-1].overview is not None:
@@ -44,12 +47,15 @@ def join_calls(name: str, calls: list[AttentionRecord], output: Any = None) -> A
         rows = weights if ancestry is None else _rows_of(weights, place, ancestry)
         if rows.shape[0] != batch:
             raise ValueError(f"{name!r}: calls of {batch} and of {rows.shape[0]} sequences do not belong together")
-        stop, kept = min(place.end, end), min(place.first_key + place.keys, keys)
+        stop, limit = min(place.end, end), min(place.first_key + place.keys, keys)
         if place.first >= stop:
             continue
-        whole[:, :, place.first :] = 0
-        whole[:, :, place.first : stop, place.first_key : kept] = rows[
-            :, :, : stop - place.first, : kept - place.first_key
+        alive: Tensor | slice = slice(None)
+        if ancestry is not None and not place.cached:  # this call has no tokens of sequences that had ended before
+            alive = (_batch_rows(place, ancestry) >= 0).to(whole.device)
+        whole[alive, :, place.first :] = 0
+        whole[alive, :, place.first : stop, place.first_key : limit] = rows[
+            alive, :, : stop - place.first, : limit - place.first_key
         ]
     record = _whole(calls, (batch, whole.shape[1], end, keys), whole, last.cross)
     record.norms = _joined_norms(calls, positions, ancestry, record)
@@ -78,6 +84,11 @@ def _of_overviews(
     last = positions[-1]
     keys = last.keys if last.cross else end
     chosen = None if ancestry is None else [_batch_rows(place, ancestry) for place in positions]
+    if chosen is not None and not last.cached and bool((chosen[-1] < 0).any()):
+        raise ValueError(
+            f"{name!r}: without a cache, the last call has nothing of sequences that ended before the others: an overview of "
+            "them is not known. Capture whole maps, or generate with a cache"
+        )
     parts = parts_of(name, calls, positions, chosen, end)
     overview = joined(name, parts, end, keys)
     rows, stored = joined_rows(parts, keys)
@@ -153,29 +164,41 @@ def _continued(name: str, calls: list[AttentionRecord]) -> list[Positions] | Non
 
 
 def _repeats(before: AttentionRecord, after: AttentionRecord) -> bool:
-    """Whether a call without a cache repeats all tokens of the call before and has more: then its first rows are equal."""
+    """Whether a call without a cache repeats all tokens of the call before and has more: then its first rows are equal. Beams
+    may have changed places."""
     one, two = before.positions, after.positions
     if one is None or two is None or one.cached or two.cached or one.queries >= two.queries:
         return False
     if before.overview is not None and after.overview is not None:
-        return _same_statistics(before.overview, after.overview)
-    old, new = before.weights, after.weights
+        old, repeats = _statistics(before.overview), _equals
+        new = _statistics(after.overview)[:, :, : old.shape[2]]
+    else:
+        old, repeats = before.weights.float(), _starts_with
+        new = after.weights[:, :, : old.shape[2]].float()
     if old.shape[:2] != new.shape[:2]:
         return False
-    again, later = new[:, :, : old.shape[2], : old.shape[3]].float(), new[:, :, : old.shape[2], old.shape[3] :]
-    same = torch.isclose(old.float(), again, atol=1e-4).all(-1) & ~later.any(-1)
+    if not two.beams:
+        return repeats(new, old)
+    return all(any(repeats(text[None], other[None]) for other in old) for text in new)
+
+
+def _starts_with(new: Tensor, old: Tensor) -> bool:
+    """Whether rows have the same weights as before, and zeros after them."""
+    again, later = new[..., : old.shape[3]], new[..., old.shape[3] :]
+    same = torch.isclose(old, again, atol=1e-4).all(-1) & ~later.any(-1)
     # A token of the padding sees no key. Softmax of equal scores makes its row even over all keys, however many there are.
-    padding = _is_even(old) & _is_even(new[:, :, : old.shape[2]])
+    padding = _is_even(old) & _is_even(new)
     return bool(same.any() and (same | padding).all())
 
 
-def _same_statistics(old: Overview, new: Overview) -> bool:
-    """Whether the first queries of an overview are the queries of another one, by their entropy and their largest weights."""
-    if old.shape[:2] != new.shape[:2]:
-        return False
-    count = old.shape[2]
-    pairs = [(getattr(x.per_query, name)[:, :, :count].float() for x in (old, new)) for name in ("entropy", "largest")]
-    return all(bool(torch.isclose(one, two, atol=1e-2).all()) for one, two in pairs)
+def _equals(new: Tensor, old: Tensor) -> bool:
+    """Whether the statistics of rows are those of before."""
+    return bool(torch.isclose(new, old, atol=1e-2).all())
+
+
+def _statistics(overview: Overview) -> Tensor:
+    """The entropy and the largest weight of each query of an overview, ``(batch, heads, queries, 2)``."""
+    return torch.stack([overview.per_query.entropy.float(), overview.per_query.largest.float()], -1)
 
 
 def _is_even(weights: Tensor) -> Tensor:
@@ -195,7 +218,8 @@ def _end(name: str, positions: list[Positions], sequences: Tensor | None) -> int
             )
         return last.end
     end = sequences.shape[1] - 1
-    if not last.first < end <= last.end:
+    beams = any(place.beams for place in positions)
+    if not (any(place.end == end for place in positions) if beams else last.first < end <= last.end):
         raise ValueError(
             f"{name!r}: output has {sequences.shape[1]} tokens per sequence, but the calls of this capture saw {last.end}: "
             "they do not belong together"

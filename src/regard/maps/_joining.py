@@ -123,7 +123,12 @@ _LAYOUTS: tuple[tuple[tuple[int, ...], ...], ...] = (
 
 
 def axis_of(
-    part: Tensor, output: Tensor, dim: int | None, count: int = 0, heads: int | None = None, samples: int | None = None
+    part: Tensor,
+    output: Tensor,
+    dim: int | None,
+    count: int = 0,
+    heads: int | None = None,
+    sequences: tuple[int, int] | None = None,
 ) -> Axis | None:
     """The axis of the map along which a model joins parts; None if that is not certain.
 
@@ -134,7 +139,8 @@ def axis_of(
         output: the same numbers as ``(batch, heads, queries, width)``.
         dim: the ``dim`` of ``cat``; None for ``stack``, which adds an axis.
         count: the number of parts.
-        heads, samples: how many the module has, if known.
+        heads: how many the module has, if known.
+        sequences: how many samples the module has and how many tokens each, if known.
 
     >>> output = torch.randn(2, 1, 5, 4)
     >>> axis_of(output[:, 0], output, -1), axis_of(output[:, 0], output, 1), axis_of(output[:, 0], output, None)
@@ -158,6 +164,9 @@ def axis_of(
             found.update(("heads",) if len(group) > 1 or sizes[1] == 1 else ("keys",))  # the width alone: no map
         else:
             found.update(_AXES[axis] for axis in group if len(group) == 1 or sizes[axis] > 1)
+    samples, tokens = (None, None) if sequences is None else sequences
+    if len(found) > 1 and tokens is not None and output.shape[2] * count > tokens:  # some of the queries may be joined
+        found.discard("queries")
     for axis, size, whole in (("heads", output.shape[1], heads), ("batch", output.shape[0], samples)):
         if len(found) > 1 and whole is not None and size * count != whole:
             found.discard(axis)  # type: ignore[arg-type]

@@ -312,7 +312,7 @@ class OutputTracker(ScaledOutputs):
         outputs = self._outputs[-len(parts) :]
         dim = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))
         stacked = function == "stack"
-        heads, samples, order, layout = about_tokens(self._names.locate(count=False))
+        heads, sequences, order, layout = about_tokens(self._names.locate(count=False))
         if len(parts) == 1:
             if order is not None and not stacked and outputs[0].name.partition("#")[1] == "":
                 self._apply(self.listener.joined, (outputs[0].name,), Joint("queries", order, layout))
@@ -325,7 +325,9 @@ class OutputTracker(ScaledOutputs):
                 if output.heads is not None:
                     if part.numel() != output.heads.numel() or part.dtype != output.heads.dtype:
                         return
-                    axes.add(axis_of(part.detach(), output.heads, None if stacked else dim, len(parts), heads, samples))
+                    axes.add(
+                        axis_of(part.detach(), output.heads, None if stacked else dim, len(parts), heads, sequences)
+                    )
         axis = axes.pop() if len(axes) == 1 else None
         if axis is None:
             self._side_by_side(outputs, out, dim, stacked)

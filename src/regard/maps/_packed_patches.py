@@ -6,16 +6,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps._axis_evidence import heads_of, samples_of
+from regard.maps._axis_evidence import heads_of, sequences_of
 from regard.maps._layout import Layout
 from regard.maps._module_names import CallSite
 
 
-def about_tokens(site: CallSite | None) -> tuple[int | None, int | None, Tensor | None, Layout | None]:
-    """What is known of the running module: its number of heads and of samples, the order of its patches, and their layout."""
+def about_tokens(
+    site: CallSite | None,
+) -> tuple[int | None, tuple[int, int] | None, Tensor | None, Layout | None]:
+    """What is known of the running module: its number of heads, the number of samples and their length, the order of its
+    patches, and their layout."""
     if site is None:
         return None, None, None, None
-    return heads_of(site.module), samples_of(site), *_patch_order(site)
+    return heads_of(site.module), sequences_of(site), *_patch_order(site)
 
 
 def _patch_order(site: CallSite) -> tuple[Tensor | None, Layout | None]:

@@ -69,9 +69,10 @@ def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
     queries, keys = shape[2:]
     inside = _inside(site)
     cache = _local(inside, CACHES)
+    stack = CallStack.of(frame.f_code for frame in site.frames)
     if cache is None:
-        return Positions(0, queries, 0, keys, keys) if queries == keys else None
-    state = state_of(cache, site.module, inside, CallStack.of(frame.f_code for frame in site.frames))
+        return Positions(0, queries, 0, keys, keys, beams=stack.beams) if queries == keys else None
+    state = state_of(cache, site.module, inside, stack)
     return None if state is None else positions_in(state, shape)
 
 

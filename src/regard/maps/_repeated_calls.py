@@ -74,7 +74,7 @@ class KnownSite(NamedTuple):
             return MapAxes(axes.certainty, "tokens", axes.query_layout, positions)
         queries, keys = shape[2:]
         whole = axes.positions
-        if whole is None or whole.cached or whole.keys != keys:
+        if whole is None or whole.cached or whole.beams or whole.keys != keys:
             whole = Positions(0, queries, 0, keys, keys) if queries == keys else None
         return axes if whole is axes.positions else MapAxes(axes.certainty, positions=whole)
 
@@ -318,6 +318,8 @@ class RepeatedCalls:
         if cache is _ANOTHER:
             return None
         stack = names.begin(frame, inside, codes)
+        if cache is None and stack[0]:  # beams without a cache: the positions must say so
+            return None
         factor = query.shape[3] ** -0.5 if scale is None else scale
         kernels = self._kernels
         chosen = None if kernels is None else kernels(known, query, key, value, causal, factor)

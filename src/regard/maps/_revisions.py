@@ -54,30 +54,40 @@ class Revisions(Keeping):
 
     def subtracted(self, first: str, second: str, factor: Any) -> None:
         one, two = self._latest(first), self._latest(second)
-        if one is not None and one.overview is not None:
+        if one is None or two is None:
+            return
+        if one.overview is not None:
             self.missed(first, f"{second} is subtracted from it: both have an overview of their own", one.shape)
-        if one is None or two is None or one.stored is None or two.stored is None:
+        elif one.stored is None or two.stored is None:
+            self.missed(first, f"{second} is subtracted from it: both were folded by reduce= on their own", one.shape)
+        if one.stored is None or two.stored is None:
             return
         rows = per_row(factor, one.stored)
-        if rows is None or one.rows is not None or one.heads is not None:
+        if rows is None or one.stored.shape != two.stored.shape:
             return
-        one.stored.sub_(rows.unsqueeze(-1) * two.stored)
+        one.stored.sub_(_of_kept(one, rows, one.shape[1]).unsqueeze(-1) * two.stored)
         one.kind = "difference"
         one.check.add(two.check.error, two.check.logsumexp_error)
         self.retract(second)
 
     def heads_subtracted(self, name: str, first: Sequence[int], second: Sequence[int], factor: Any) -> None:
         record = self._latest(name)
-        if record is not None and record.overview is not None:
-            self.missed(
-                name, "some of its heads are subtracted from others: its overview is that of both", record.shape
-            )
-        if record is None or record.stored is None or record.rows is not None or record.heads is not None:
+        if record is None:
+            return
+        reason = "its overview is that of both" if record.overview is not None else None
+        if record.heads is not None:
+            reason = "heads= chooses from both: capture it without heads="
+        elif record.stored is None and reason is None:
+            reason = "both were folded by reduce="
+        if reason is not None:
+            self.missed(name, f"some of its heads are subtracted from others: {reason}", record.shape)
+        if record.stored is None or record.heads is not None:
             return
         before = record.stored
         rows = per_row(factor, before)
         if rows is None:
             return
+        rows = _of_kept(record, rows, len(first))
         record.stored = before[:, list(first)] - rows.unsqueeze(-1) * before[:, list(second)]
         self.storage.used += record.stored.nbytes - before.nbytes
         record.kind, record.norms = "difference", None
@@ -177,8 +187,17 @@ def _joinable(records: Sequence[AttentionRecord]) -> bool:
 
 def _scale_rows(record: AttentionRecord, factor: Tensor) -> None:
     """Multiply the kept rows and heads of a map by their factors, ``(batch, heads, queries)``."""
+    factor = _of_kept(record, factor, record.shape[1])
+    if record.stored is not None:
+        record.stored.mul_(factor.unsqueeze(-1).to(record.stored))
+
+
+def _of_kept(record: AttentionRecord, factor: Tensor, heads: int) -> Tensor:
+    """Factors of all rows of a map, which broadcast with ``(batch, heads, queries)``, for those rows and heads that are kept."""
+    if factor.ndim == 0 or (record.heads is None and record.rows is None):
+        return factor
+    factor = factor.expand(record.shape[0], heads, record.shape[2])
     for axis, chosen in ((1, record.heads), (2, record.rows)):
         if chosen is not None:
             factor = factor.index_select(axis, torch.tensor(chosen, device=factor.device))
-    if record.stored is not None:
-        record.stored.mul_(factor.unsqueeze(-1).to(record.stored))
+    return factor

@@ -37,13 +37,13 @@ from regard.maps.sources._sdpa import arranged as arranged
 from regard.maps.sources._sdpa import sdpa
 from regard.maps.sources._tensor_facts import DIVISIONS as DIVISIONS
 from regard.maps.sources._tensor_facts import MULTIPLICATIONS as MULTIPLICATIONS
+from regard.maps.sources._tensor_facts import PRODUCTS as PRODUCTS
 from regard.maps.sources._tensor_facts import is_outer as is_outer
 from regard.maps.sources._tensor_facts import shares_memory as shares_memory
 from regard.maps.sources._tensor_origins import WeightedSum as WeightedSum
 from regard.maps.sources._torch_fast_path import attention_module as attention_module
 from regard.maps.sources._torch_fast_path import torch_fast_path
 from regard.maps.sources._torch_fast_path import without_mode_dispatch as without_mode_dispatch
-from regard.maps.sources._weighted_sums import PRODUCTS as PRODUCTS
 from regard.maps.sources._xformers import xformers
 
 # Sources of torch functions, by name. A torch function mode sees their calls.

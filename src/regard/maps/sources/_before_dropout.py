@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 
 from regard.maps._shapes import why_unreadable
-from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS, number_of, shares_memory, sums_to_one
+from regard.maps.sources._tensor_facts import (
+    DIVISIONS,
+    MULTIPLICATIONS,
+    is_in_place,
+    number_of,
+    shares_memory,
+    sums_to_one,
+)
 from regard.maps.sources._tensor_origins import RandomMask, TensorOrigin
 
 Origins = Callable[[Any], TensorOrigin | None]
@@ -53,11 +60,15 @@ def before_dropout(
     if (scale := _scale_of_dropout(name, origin.mask, args, index)) is not None:
         return origin.dropped(origin.source, kept=1 / scale)
     given = [entered_dropout(y, origins) for y in args]
-    if name.endswith("_"):
-        given[index] = given[index].clone()  # it may be a tensor of the model
+    in_place = is_in_place(name)
+    if in_place and given[0] is out:
+        return None  # it is changed already, and was not copied before
     try:
         with torch.no_grad(), torch._C.DisableTorchFunction():
+            if in_place:
+                given[0] = given[0].clone()  # it may be a tensor of the model
             source = func(*given, **{key: entered_dropout(y, origins) for key, y in kwargs.items()})
+            source = given[0] if in_place else source
             return _after(origin, x, source, out) if isinstance(x, Tensor) else origin.dropped(source)
     except (RuntimeError, TypeError):
         return None

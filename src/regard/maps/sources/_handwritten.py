@@ -7,7 +7,7 @@ record. The map is the tensor that enters this product.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -21,10 +21,10 @@ from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps.sources._before_dropout import error_of_kept
 from regard.maps.sources._gathered import gathered
-from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS
+from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS, PRODUCTS, is_in_place, sums_to_one
 from regard.maps.sources._tensor_history import RANDOM, SOFTMAXES, TensorHistory
 from regard.maps.sources._tensor_origins import WeightedSum
-from regard.maps.sources._weighted_sums import PRODUCTS, divided_after, mixes_heads, product, sum_of_terms
+from regard.maps.sources._weighted_sums import composes, divided_after, mixes_heads, product, sum_of_terms
 
 Function = Callable[..., Any]
 Args = tuple[Any, ...]
@@ -143,12 +143,19 @@ class HandwrittenAttention:
         return out, None
 
     def before(self, name: str, args: Args) -> Args:
-        """The arguments of a sum, before it runs. If it adds a random mask to scores in place, with a copy of the scores."""
-        origin = self.history.get(args[0]) if name in _SUMS_IN_PLACE and self.history.random.among(args[1:]) else None
-        if origin is None:
+        """The arguments of a function, before it runs. If it works in place on scores or weights, and random masks or weights
+        after dropout are among them, with a copy of what it changes: the function is also applied to what entered dropout."""
+        if not is_in_place(name) or not args or not isinstance(args[0], Tensor):
+            return args
+        origin, others = self.history.get(args[0]), args[1:]
+        random = name in _SUMS_IN_PLACE and origin is not None and self.history.random.among(others)
+        # Factors leave what dropout kept as it was, so weights after dropout can be compared with those before at any time.
+        compared = others if name in MULTIPLICATIONS | DIVISIONS else args
+        if not random and all(found is None or found.source is None for found in map(self.history.get, compared)):
             return args
         copy = args[0].detach().clone()
-        self.history.set(copy, origin)
+        if origin is not None:
+            self.history.set(copy, origin)
         return (copy, *args[1:])
 
     def has_random_mask(self, args: Args, kwargs: Kwargs) -> bool:
@@ -162,6 +169,8 @@ class HandwrittenAttention:
         found = product(self.history, func.__name__, args, kwargs) if self.history and linear is None else None
         if self.history and found is None and linear is None and mixes_heads(self.history, func.__name__, args):
             return self._followed(func, args, kwargs)
+        if self.history and found is None and linear is None and composes(self.history, args):
+            return self._composed(func, args, kwargs)
         out = func(*args, **kwargs)
         if found is not None and found.origin.kind == "weights":
             return out, found
@@ -173,18 +182,27 @@ class HandwrittenAttention:
             self.history.hide(origin, entered, out, self.history.random.is_alone(args[0]))
         return out, None if linear is None else LinearAttention(linear[0], linear[1:])
 
+    def _composed(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
+        """Run a product of two maps, whose rows sum to one if those of both do. Other rows may have weights of any size."""
+        out, _ = self._followed(func, args, kwargs)
+        origin = self.history.get(out)
+        if origin is not None and not sums_to_one(origin.before_dropout(out), -1):
+            self.history.set(out, replace(origin, form="composed"))
+        return out, None
+
     def _scaled(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:
         """Run an elementwise product or division: dropout by a mask, or the normalization of weights or of their output."""
         if self.history and func.__name__ in MULTIPLICATIONS:
             self.history.may_drop(args)
         inplace = func.__name__ in ("mul_", "__imul__", "multiply_") and self.history.random.among(args)
         before = args[0].detach().clone() if inplace else None
+        given = self.before(func.__name__, args) if self.history else args
         out = func(*args, **kwargs)
         if before is not None and self.history.random_mask(args, before, out):
             return out, None
         found = divided_after(self.history, func.__name__, args, out) if self.history else None
         if self.history and found is None:
-            self.history.follow(func.__name__, func, args, kwargs, out)
+            self.history.follow(func.__name__, func, given, kwargs, out)
         return out, found
 
     def _sum(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:
@@ -244,7 +262,9 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
             value=value,
             compare=None if dropped is None else compare,
             restore=restore,
-            largest_sum=None if sums_to_one else largest_magnitude(exact(weights.detach()).sum(-1)),
+            largest_sum=None
+            if sums_to_one
+            else largest_magnitude(torch.linalg.vector_norm(exact(weights.detach()), 1, -1)),
             tentative=not found.origin.scored,
         ),
     )

@@ -12,6 +12,28 @@ DIVISIONS = frozenset(
     {"div", "div_", "divide", "divide_", "true_divide", "true_divide_", "__truediv__", "__itruediv__", "__div__"}
 )
 
+PRODUCTS = frozenset(
+    {"matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm", "addmm", "mm", "linalg_matmul", "tensordot"}
+)
+
+RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "contiguous", "clone"})
+JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
+CASTS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
+_TURNS = frozenset({"cos", "sin"})  # rotary positions compute angles by a product, which looks like scores
+_IN_PLACE = frozenset(
+    {
+        "__setitem__",
+        "__iadd__",
+        "__isub__",
+        "__imul__",
+        "__itruediv__",
+        "__ipow__",
+        "__imatmul__",
+        "__iand__",
+        "__ior__",
+    }
+)
+
 
 def tensors_of(args: tuple[Any, ...]) -> list[Tensor]:
     """The tensors among the arguments of a product, or in the list of operands of einsum."""
@@ -80,3 +102,27 @@ def number_of(x: Any) -> float | None:
     if isinstance(x, Tensor) and x.numel() == 1 and not why_unreadable(x.reshape(1, 1)):
         return float(x) or None
     return float(x) or None if isinstance(x, int | float) and not isinstance(x, bool) else None
+
+
+def represents(name: str, kind: str, x: Tensor, out: Tensor) -> bool:
+    """Whether the result of an operation on x still represents the same scores, weights or averages."""
+    if name in _TURNS:
+        return False
+    if kind == "averages" and name not in MULTIPLICATIONS | DIVISIONS | CASTS and not shares_memory(x, out):
+        return False
+    if name in JOINS:
+        return kind == "scores" and out.ndim == x.ndim
+    if name in PRODUCTS or out.shape == x.shape or (name in RESHAPES and out.numel() == x.numel()):
+        return True
+    if out.shape[-2:] == x.shape[-2:] and out.numel() >= x.numel():  # expanded to more heads or samples
+        return True
+    return shares_memory(out, x)  # another view
+
+
+def is_in_place(name: str) -> bool:
+    """Whether a function of this name changes its first argument.
+
+    >>> is_in_place("add_"), is_in_place("__iadd__"), is_in_place("__add__")
+    (True, True, False)
+    """
+    return name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))

@@ -32,21 +32,22 @@ from regard.maps.sources._random_masks import (
     undone,
 )
 from regard.maps.sources._tensor_facts import (
+    CASTS,
     DIVISIONS,
+    JOINS,
     MULTIPLICATIONS,
+    RESHAPES,
     by_rows,
     is_learned,
     is_normalized,
     is_outer,
     is_whole_view,
-    shares_memory,
+    represents,
     tensors_of,
 )
 from regard.maps.sources._tensor_origins import ExpectedUse, RandomMask, TensorOrigin, WeightedSum
 
 SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax", "log_softmax", "softmin", "gumbel_softmax"})
-_RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "contiguous", "clone"})
-_JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
 _SPLITS = frozenset({"split", "chunk", "unbind", "tensor_split", "split_with_sizes"})
 _COPIES = frozenset({"copy_", "__setitem__"})
 _EXPONENTIALS = frozenset({"exp", "exp_", "exp2", "exp2_"})
@@ -55,12 +56,10 @@ RANDOM = frozenset(
     {"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_", "randint", "randint_like", "randn", "randn_like"}
     | {"normal", "normal_", "random_"}
 )
-_TURNS = frozenset({"cos", "sin"})  # rotary positions compute angles by a product, which looks like scores
-_CASTS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
-_SAME = _CASTS | {"__get__"}  # functions that do not count as a use of a tensor
+_SAME = CASTS | {"__get__"}  # functions that do not count as a use of a tensor
 _MASKED = ("weights", "exponentials", "scores")  # kinds of tensors that a model may mask
 # Functions whose further arguments only give a dtype or a shape.
-_ALIKE = _CASTS | {"view_as", "reshape_as", "expand_as"}
+_ALIKE = CASTS | {"view_as", "reshape_as", "expand_as"}
 
 
 class TensorHistory:
@@ -257,9 +256,9 @@ class TensorHistory:
         if name in _SPLITS and isinstance(out, tuple | list):
             self._split(func, args, kwargs, out)
         elif name in _COPIES:
-            self._copied(args[0], args[-1])
+            self._copied(name, func, args, kwargs)
         elif (
-            isinstance(out, Tensor) and out.ndim >= 2 and not (name in _JOINS and self._joined(func, args, kwargs, out))
+            isinstance(out, Tensor) and out.ndim >= 2 and not (name in JOINS and self._joined(func, args, kwargs, out))
         ):
             if name.endswith("_like") or name.startswith("new_"):
                 return  # only the shape and the dtype come from the arguments
@@ -271,30 +270,43 @@ class TensorHistory:
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor
     ) -> None:
         """As :meth:`follow`, for a single result."""
-        for index, x in enumerate(args[: 1 if name in _ALIKE else 3]):
-            if name in _JOINS and isinstance(x, list | tuple):
-                x = next((part for part in x if self.get(part) is not None), None)
-            origin = self.get(x)
-            if origin is None or (x is out and origin.kind == "weights" and origin.source is None):
-                continue
+        given = args[: 1 if name in _ALIKE else 4]
+        if name in JOINS and given and isinstance(given[0], list | tuple):
+            given = (next((part for part in given[0] if self.get(part) is not None), None), *given[1:])
+        for index, x, origin in self._dropped_first(given):
+            if x is out and origin.kind == "weights" and origin.source is None:
+                self._merged(args, origin)
+                return  # the model changed its map in place
             if origin.kind == "weights" and name in MULTIPLICATIONS and self._terms(origin, x, args, out):
                 return
-            if not _represents(name, origin.kind, x, out):
+            if not represents(name, origin.kind, x, out):
                 continue
             before, origin = origin, scaled_up(name, origin, args[1 - index] if index < 2 <= len(args) else None)
             if origin.source is not None and origin is before:
                 followed = before_dropout(name, self.get, (func, args, kwargs), index, out)
                 if followed is None:
+                    self.forget(out)
                     return
                 origin = followed
-            shape = origin.shape if name in _RESHAPES or out.shape == x.shape else tuple(out.shape)
+            shape = origin.shape if name in RESHAPES or out.shape == x.shape else tuple(out.shape)
             origin = replace(origin, shape=shape, numerator=None)
             origin = self._becomes_weights(name, origin, args[1 - index] if index < 2 <= len(args) else None, out)
             self.set(out, after_mask(name, before.kind, origin, x, out))
-            for other in map(self.get, args):
-                if other is not None and other.use is not None and other.use is not origin.use:
-                    other.use.done = True  # two maps became one, which goes on under the name of the first
+            self._merged(args, origin)
             return
+
+    def _dropped_first(self, given: tuple[Any, ...]) -> list[tuple[int, Any, TensorOrigin]]:
+        """The followed arguments and their indices. Of several weights those after dropout come first, to be followed twice."""
+        found = [(index, x, origin) for index, x in enumerate(given) if (origin := self.get(x)) is not None]
+        if len(found) > 1 and all(origin.kind == "weights" for _, _, origin in found):
+            found.sort(key=lambda entry: entry[2].source is None)
+        return found
+
+    def _merged(self, args: tuple[Any, ...], origin: TensorOrigin) -> None:
+        """Several maps became one, which goes on under the name of ``origin``: no product with the others is expected."""
+        for other in map(self.get, args):
+            if other is not None and other.use is not None and other.use is not origin.use:
+                other.use.done = True
 
     def may_drop(self, args: tuple[Any, ...]) -> None:
         """Weights are about to be multiplied. If the other factor looks like the mask of dropout, take it for random."""
@@ -316,11 +328,22 @@ class TensorHistory:
         for part, source in zip(parts, sources, strict=True):
             self.set(part, replace(origin.dropped(source), shape=tuple(part.shape), numerator=None))
 
-    def _copied(self, target: Any, given: Any) -> None:
-        """Note weights that were written into all of another tensor."""
-        origin = self.get(given)
-        if origin is not None and isinstance(target, Tensor) and target.shape == given.shape:
+    def _copied(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note weights that were written into another tensor, or into a part of it; and what was written into weights."""
+        target, given = args[0], args[-1]
+        before, origin = self.get(target), self.get(given)
+        if not isinstance(target, Tensor):
+            return
+        if origin is not None and target.shape == given.shape:
             self.set(target, origin)
+        elif before is not None and before.kind == "weights":
+            dropped = before.source is not None or (origin is not None and origin.source is not None)
+            followed = before_dropout(name, self.get, (func, args, kwargs), 0, target) if dropped else before
+            if followed is None:
+                self.forget(target)
+            else:
+                self.set(target, followed)
+                self._merged(args[-1:], followed)
 
     def _joined(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> bool:
         """Whether weights of several heads, samples or rows were concatenated. Then note it."""
@@ -336,9 +359,7 @@ class TensorHistory:
             others = {key: x for key, x in kwargs.items() if key != "tensors"}
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 source = func(entered_dropout(parts, self.get), *args[1:], **others)
-        for origin in known[1:]:
-            if origin.use is not None:
-                origin.use.done = True
+        self._merged(tuple(parts), first)
         self.set(out, replace(first, shape=tuple(out.shape), source=source))
         return True
 
@@ -376,18 +397,3 @@ class TensorHistory:
             return False
         self.set(out, replace(origin, kind="terms", factors=(weights, value)))
         return True
-
-
-def _represents(name: str, kind: str, x: Tensor, out: Tensor) -> bool:
-    """Whether the result of an operation on x still represents the same scores, weights or averages."""
-    if name in _TURNS:
-        return False
-    if kind == "averages" and name not in MULTIPLICATIONS | DIVISIONS | _CASTS and not shares_memory(x, out):
-        return False
-    if name in _JOINS:
-        return kind == "scores" and out.ndim == x.ndim
-    if out.shape == x.shape or (name in _RESHAPES and out.numel() == x.numel()):
-        return True
-    if out.shape[-2:] == x.shape[-2:] and out.numel() >= x.numel():  # expanded to more heads or samples
-        return True
-    return shares_memory(out, x)  # another view

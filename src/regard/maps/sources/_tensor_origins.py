@@ -68,9 +68,9 @@ class TensorOrigin:
         mask: what is known of dropout.
         use: the expected product with values.
         factors: for terms, the weights and the values.
-        form: what made the weights: "softmax", "sigmoid", or "normalized" (another function, divided by its sum); for
-            scores "outer" if they are an outer product, which rarely is attention, and "classes" if their last axis counts
-            vectors that are learned or shared by all samples.
+        form: what made the weights: "softmax", "sigmoid", "normalized" (another function, divided by its sum), or "composed" (a
+            product of two maps whose rows do not sum to one); for scores "outer" if they are an outer product, which rarely is
+            attention, and "classes" if their last axis counts vectors that are learned or shared by all samples.
         learned: for scores, whether one factor is learned or shared by all samples.
         numerator: for scores, the product that becomes attention if its rows are divided by the sums of their weights.
         average: for averages, the name under which they were recorded, and the numbers of queries and keys.

@@ -19,10 +19,6 @@ from regard.maps.sources._tensor_facts import DIVISIONS, is_learned, sums_to_one
 from regard.maps.sources._tensor_history import TensorHistory
 from regard.maps.sources._tensor_origins import TensorOrigin, WeightedSum
 
-PRODUCTS = frozenset(
-    {"matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm", "addmm", "mm", "linalg_matmul", "tensordot"}
-)
-
 
 def product(history: TensorHistory, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WeightedSum | None:
     """The weighted sum that a matrix product computes; None if no factor is followed.
@@ -90,6 +86,8 @@ def _attends(history: TensorHistory, weights: Tensor, value: Tensor) -> TensorOr
     if origin is None or isinstance(value, nn.Parameter):
         return None
     other = history.get(value)
+    if _are_maps(origin, other):
+        return None
     if origin.kind == "weights" and origin.form == "softmax":
         # Linear attention, softmax(q) · (kᵀ v), sums over features, not over keys.
         features = other is not None and (other.kind == "scores" or other.form == "sigmoid")
@@ -148,16 +146,14 @@ def _arranged(
         return None
     if len(of_value) == 2 < len(of_weights) and _mixes_heads(weights, keys):
         return None
-    # Axes that only the weights have are the queries, and heads that share values. In self-attention there are as many
-    # queries as keys. A single query may have no axis.
-    count = weights.shape[keys]
-    query = next(([a] for a in free[::-1] if weights.shape[of_weights.index(a)] == count), free[-1:])
+    query = _query_of(weights, of_weights, of_value, kept, summed[0])
     lead = [a for a in kept if a not in query]
     order = [of_weights.index(a) for a in (*lead, *query, *summed)]
     values = value.permute([of_value.index(a) for a in (*lead, *summed, *width) if a in of_value])
     for axis, a in enumerate(lead):
         if a not in of_value:
             values = values.unsqueeze(axis)
+    values = values if query else values.expand(*(weights.shape[i] for i in order[:-1]), *values.shape[-2:])
     target = [result.index(a) for a in (*lead, *query, *width)]
     back = [target.index(i) for i in range(len(target))]
 
@@ -170,9 +166,37 @@ def _arranged(
     return origin.weighted_sum(weights, values, arranger(order), arrange=arranger(target), restore=restore)
 
 
+def _query_of(weights: Tensor, of_weights: str, of_value: str, kept: list[str], summed: str) -> list[str]:
+    """The letter of the queries among the ``kept`` ones, in a list. A single query may have no axis, nor have queries one of
+    their own if each of them has values of its own: positions relative to it, or features of the pair.
+
+    Axes that only the weights have are the queries, and heads that share values. In self-attention there are as many queries
+    as keys.
+    """
+    count = weights.shape[of_weights.index(summed)]
+    free = [a for a in kept if a not in of_value]
+    many = [a for a in free[::-1] if weights.shape[of_weights.index(a)] == count]
+    beside = kept[-1]
+    own = bool(free) and beside in of_value and weights.shape[of_weights.index(beside)] == count
+    return [] if own and (not many or of_weights[0] not in of_value) else many[:1] or free[-1:]
+
+
 def _mixes_heads(weights: Tensor, summed: int) -> bool:
     """Whether weights sum to one along another axis than the summed one: then the other factor mixes heads."""
     return not sums_to_one(weights, summed) and any(sums_to_one(weights, axis) for axis in (-1, -2))
+
+
+def _are_maps(origin: TensorOrigin | None, other: TensorOrigin | None) -> bool:
+    """Whether both are weights that were made of queries and keys. A softmax of anything else may well be values: probabilities
+    of classes, which attention averages over neighbors."""
+    return all(found is not None and found.kind == "weights" and found.scored for found in (origin, other))
+
+
+def composes(history: TensorHistory, args: tuple[Any, ...]) -> bool:
+    """Whether a product multiplies two maps, as in Nyström attention or a walk of several steps. The result is a map as well,
+    and what it is multiplied with later are the values."""
+    followed = [origin for x in args if (origin := history.get(x)) is not None]
+    return len(followed) == 2 and _are_maps(*followed)
 
 
 def mixes_heads(history: TensorHistory, name: str, args: tuple[Any, ...]) -> bool:
