@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.functional.kernels._node_pass import gather_rows, mix_rows, node_weights
 from regard.functional.kernels._node_steps import (
-    Step,
+    NodeStep,
     Strides,
     WideForm,
     nodes_of,
@@ -131,7 +131,7 @@ class WideLaunches:
         """The side of a tile: a power of two, at least the 16 of tensor cores."""
         return min(most * 2 // self.form.dtype.itemsize, max(16, power_of_two(count)))
 
-    def _mix(self, step: Step, matrix: tuple[int, int, int]) -> Launch:
+    def _mix(self, step: NodeStep, matrix: tuple[int, int, int]) -> Launch:
         tiles, width_tiles, at_once, across = step.tiles
         height = self._side(step.rows, MOST_ROWS)
         numbers = (
@@ -153,7 +153,7 @@ class WideLaunches:
             for a, (step, side, grid, count) in enumerate(zip(steps, sides, grids, programs, strict=True))
         ]
 
-    def _gather(self, a: int, step: Step, side: int, grid: tuple[int, int, int], count: int, most: int) -> Launch:
+    def _gather(self, a: int, step: NodeStep, side: int, grid: tuple[int, int, int], count: int, most: int) -> Launch:
         _, width_tiles, at_once, across = step.tiles
         numbers = (
             step.rows, step.steps, step.others, step.width, width_tiles, step.heads, a, len(self.form.axes), most,

@@ -23,7 +23,7 @@ class Strides(NamedTuple):
     other: int
 
 
-class Step(NamedTuple):
+class NodeStep(NamedTuple):
     """``y[item, head, row, other, :] = Σ_step matrix[head, row, step] x[item, head, step, other, :]``.
 
     Attributes:
@@ -42,7 +42,7 @@ class Step(NamedTuple):
     shape: tuple[int, ...]
 
     @property
-    def transposed(self) -> "Step":
+    def transposed(self) -> "NodeStep":
         """The step back, for gradients. Its shape is not known."""
         return self._replace(rows=self.steps, steps=self.rows, x=self.y, y=self.x, shape=())
 
@@ -100,9 +100,9 @@ def tokens_first(heads: int, tokens: int, width: int, others: int) -> Strides:
     return Strides(tokens * heads * width, width, others * heads * width, heads * width)
 
 
-def reducing_steps(form: WideForm) -> list[Step]:
+def reducing_steps(form: WideForm) -> list[NodeStep]:
     """From values to nodes, the first axis first."""
-    steps = list[Step]()
+    steps = list[NodeStep]()
     sizes: tuple[int, int, int, int]
     shape: tuple[int, ...]
     for a, axis in enumerate(form.axes):
@@ -118,13 +118,13 @@ def reducing_steps(form: WideForm) -> list[Step]:
             items, columns = items * form.before(a), behind * form.width
             x, y = Strides(inputs * columns, 0, columns, 0), Strides(rows * columns, 0, columns, 0)
             sizes, shape = (1, columns, 1, items), (items, rows, columns)
-        steps.append(Step(rows, inputs, *sizes, x, y, shape))
+        steps.append(NodeStep(rows, inputs, *sizes, x, y, shape))
     return steps
 
 
-def spreading_steps(form: WideForm) -> list[Step]:
+def spreading_steps(form: WideForm) -> list[NodeStep]:
     """From nodes to outputs, in the order of the axes; the last one comes first."""
-    steps = list[Step]()
+    steps = list[NodeStep]()
     for a, axis in enumerate(form.axes):
         behind = math.prod(each.outputs for each in form.axes[a + 1 :])
         x = nodes_of(form, a, form.value_heads if a == len(form.axes) - 1 else form.heads)
@@ -137,7 +137,7 @@ def spreading_steps(form: WideForm) -> list[Step]:
             size = others * axis.outputs * width
             y = Strides(form.heads * size, size, width, axis.outputs * width)
         shape = (form.batch, form.heads, others, axis.outputs, width)
-        steps.append(Step(axis.outputs, axis.nodes, others, width, form.heads, items, x, y, shape))
+        steps.append(NodeStep(axis.outputs, axis.nodes, others, width, form.heads, items, x, y, shape))
     return steps
 
 
