@@ -158,6 +158,21 @@ def _sizes(results: Sequence[Result], prefix: str) -> str:
     return f"{_markdown(head, rows)}\n\n{text}"
 
 
+def _wide(results: Sequence[Result], prefix: str) -> str:
+    """Wide heads on a GPU: whole axis matrices, and interpolation."""
+    result = newest(results, "wide", "NVIDIA")
+    rows = [
+        [row["grid"], f"{row['side / σ']:g}", row["nodes"] or "–", f"{row['floor']:.2f}",
+         f"{row['matrices']:.2f} ({row['matrices / floor']:.1f} ×)",
+         f"{row['interpolated']:.2f} ({row['interpolated / floor']:.1f} ×)" if "interpolated" in row else "–"]
+        for row in result["rows"]
+    ]  # fmt: skip
+    head = ["grid", "side / σ", "nodes", "memory alone", "whole matrices", "interpolated"]
+    text = "Milliseconds on the device and multiples of the memory traffic alone, forward and backward, bfloat16, 9 heads × 64. "
+    text += "*side / σ*: the length of an axis in standard deviations of the heads. "
+    return f"{_markdown(head, rows)}\n\n{text}{_origin(result, prefix)}."
+
+
 def _local(results: Sequence[Result], prefix: str) -> str:
     """Local heads on a CPU, at every sharpness."""
     result = newest(results, "local")
@@ -600,6 +615,7 @@ TABLES: dict[str, Callable[[Sequence[Result], str], str]] = {
     "gaussian": _gaussian,
     "kernels": _kernels,
     "sizes": _sizes,
+    "wide": _wide,
     "local": _local,
     "attention": _attention,
     "conversion": _conversion,

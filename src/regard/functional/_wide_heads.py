@@ -22,6 +22,7 @@ from regard.support.tensor_cache import TensorCache, constant
 
 # Interpolation is used if twice its nodes, over all axes, are at most this share of what matrices or windows would read.
 NODE_SHARE = {"cpu": 0.75, "cuda": 0.5}
+ON_CHIP = 128  # up to this length of an axis, a GPU's kernels keep all its weights on the chip
 
 
 def wide_nodes(
@@ -30,11 +31,14 @@ def wide_nodes(
 ) -> list[tuple[int, ...] | None]:  # fmt: skip
     """For each head, how many nodes per axis keep the rows of its map as exact as ``dtype``; None if interpolation does not pay.
 
-    On a GPU it is used if all heads are wide: the kernels find local heads by themselves.
+    On a GPU it is used if all heads are wide, as the kernels find local heads by themselves, and if an axis is long: wide heads on
+    short axes cost as much as local ones.
 
     Args:
         windows: what a band would read of each axis, None for all of it; None for heads without a band.
     """
+    if call.center.device.type != "cpu" and max(call.grid) <= ON_CHIP:
+        return [None] * call.heads
     found = list[tuple[int, ...] | None]()
     for h in range(call.heads):
         found.append(_nodes(call, centers[h], alphas[h], windows[h] or (None,) * len(call.grid), dtype, slack))
