@@ -92,6 +92,16 @@ def test_saved_maps_come_back(tmp_path, dtype):
             assert one.residual == pytest.approx(other.residual)
 
 
+IMAGE_TOKENS = [None, regard.maps.ImageTokens(7, (2, 3)), regard.maps.ImageTokens(7, None, ((2, 3), (4, 5)))]
+
+
+@pytest.mark.parametrize("images", IMAGE_TOKENS)
+def test_saved_maps_know_which_tokens_are_images(tmp_path, images):
+    maps = random_maps()
+    maps.image_tokens = images
+    assert Maps.load(maps.save(tmp_path / "maps")).image_tokens == images
+
+
 def test_windows_and_maps_kept_once_are_saved_as_they_are(tmp_path):
     windows = Windows((4, 4), (2, 2), (1, 1))
     shared = record(torch.rand(1, 2, 4, 4))

@@ -17,6 +17,7 @@ from regard.maps._files import read_records, write_records
 from regard.maps._generation import join_calls
 from regard.maps._layout import Layout, given_layout
 from regard.maps._long_map import LongMap
+from regard.maps._maps_json import MapsContent
 from regard.maps._record import AttentionRecord, Missed
 from regard.maps._segments import ImageTokens
 from regard.support.checks import check_count, check_path, describe
@@ -313,14 +314,14 @@ class Maps(Mapping[str, Map]):
     def save(self, path: str | Path, *, dtype: str | None = None) -> Path:
         """Write all maps to one safetensors file; ``dtype`` "uint8" (scaled per head) or "float16" makes it small."""
         named = [_renamed(call, found.name) for found in self.values() for call in found.calls]
-        return write_records(Path(path), named, self.missed, self.notes, dtype)
+        return write_records(Path(path), MapsContent(named, self.missed, self.notes, self.image_tokens), dtype)
 
     @classmethod
     def load(cls, path: str | Path) -> "Maps":
         """Read the file that :meth:`save` wrote, or the folder that ``capture(stream=…)`` wrote."""
         check_path("path", path)
         maps = cls()
-        records, maps.missed, maps.notes = read_records(Path(path))
+        records, maps.missed, maps.notes, maps.image_tokens = read_records(Path(path))
         for record in records:
             maps.add(record)
         return maps
