@@ -234,7 +234,7 @@ class Maps(Mapping[str, Map]):
 
     def _some(self, chosen: Iterable[Map]) -> "Maps":
         some = Maps(chosen)
-        some.image_tokens = self.image_tokens
+        some.notes, some.image_tokens = list(self.notes), self.image_tokens
         return some
 
     def __iter__(self) -> Iterator[str]:
