@@ -57,11 +57,13 @@ def checked_selection(name: str, chosen: Any) -> Rows:
         return chosen
     if isinstance(chosen, slice):
         parts = (chosen.start, chosen.stop, chosen.step)
-        if not all(part is None or type(part) is int for part in parts) or (
-            chosen.step is not None and chosen.step < 1
-        ):
+        start, stop, step = (None if part is None else _whole(part) for part in parts)
+        wrong = [
+            part for part, whole in zip(parts, (start, stop, step), strict=True) if part is not None and whole is None
+        ]
+        if wrong or (step is not None and step < 1):
             raise ValueError(f"{name} must be a slice of whole numbers with a step of 1 or more, got {chosen}")
-        return chosen
+        return slice(start, stop, step)
     if not is_iterable(chosen, Collection) or getattr(chosen, "ndim", 1) == 0:
         number = _whole(chosen)
         if number is not None:
