@@ -2,16 +2,19 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
 
 from regard.analysis._composed_maps import Composition, CompositionListener
-from regard.maps import AttentionRecord, intercept
-from regard.support.checks import check_module, describe
+from regard.maps import AttentionRecord, intercept, whole_number
+from regard.support.checks import check_module, describe, is_iterable
 
 # From one attention and its output to another output (batch, heads, queries, width), or None to leave it.
 Change = Callable[[AttentionRecord, Tensor], Tensor | None]
+# Numbers of heads as a caller passes them: also those of numpy and torch, alone or in an array.
+HeadNumbers = Collection[SupportsIndex] | Tensor
 
 
 class ChangedHeads(CompositionListener):
@@ -123,7 +126,7 @@ def heads_in(model: nn.Module, run: Callable[[], object]) -> dict[str, int]:
 
 
 @contextmanager
-def mask_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator[None]:
+def mask_heads(model: nn.Module, heads: Mapping[str, HeadNumbers]) -> Iterator[None]:
     """Silence heads: inside the block their outputs are zero, and so are their maps for a capture or an edit in it.
 
     A model may compute one map of ``regard.capture`` in parts, which are called ``attn``, ``attn#2``, …. Then name all of
@@ -145,16 +148,16 @@ def mask_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator
 
 
 @contextmanager
-def masking(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator[ChangedHeads]:
+def masking(model: nn.Module, heads: Mapping[str, HeadNumbers]) -> Iterator[ChangedHeads]:
     """:func:`mask_heads` that says what the model computed inside the block."""
     if not isinstance(heads, Mapping):
         raise TypeError(f"heads must be a mapping from names of attention to numbers of heads, got {describe(heads)}")
-
-    if not isinstance(heads, Mapping) or not all(isinstance(name, str) for name in heads):
+    if not all(isinstance(name, str) for name in heads):
         raise TypeError(f"heads must map names to numbers of heads, got {describe(heads)}")
+    silenced = {name: plain_heads(chosen) for name, chosen in heads.items()}
 
     def change(record: AttentionRecord, output: Tensor) -> Tensor | None:
-        silent = heads.get(record.name)
+        silent = silenced.get(record.name)
         if not silent:
             return None
         check_heads(record.name, silent, output.shape[1])
@@ -165,11 +168,21 @@ def masking(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator[Ch
         running.edited = lambda rows, which: running.weights(rows, which)[0] * gate[which, None, None].detach()
         return output * gate[:, None, None]
 
-    with changing(model, change, chosen=heads) as changed:
+    with changing(model, change, chosen=silenced) as changed:
         yield changed
-    unknown = [name for name in heads if name not in changed.seen]
+    unknown = [name for name in silenced if name not in changed.seen]
     if unknown and changed.seen:
         raise KeyError(f"no attention is named {unknown}; there are {sorted(changed.seen)}")
+
+
+def plain_heads(chosen: Any) -> Any:
+    """Whole numbers of numpy and torch, also in one array, as plain ones; anything else as it is, see :func:`check_heads`.
+
+    >>> plain_heads(torch.tensor([2, 0])), plain_heads("all")
+    ([2, 0], 'all')
+    """
+    numbers = [whole_number(each) for each in chosen] if is_iterable(chosen, Collection) else [None]
+    return chosen if None in numbers else numbers
 
 
 def check_heads(name: str, chosen: Sequence[int], count: int, argument: str = "heads") -> None:

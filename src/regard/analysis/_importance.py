@@ -1,8 +1,9 @@
 """The importance of each head: by the gradient of a gate on the head, or by leaving the head out."""
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from regard.analysis._accuracy import Batch, Loss, accuracy, call, check_batches, evaluating, sample_losses
 from regard.analysis._changed_heads import changing, masking
 from regard.analysis._composed_maps import by_name, head_units, of_maps
-from regard.maps import AttentionRecord
+from regard.maps import AttentionRecord, whole_number
 from regard.support.checks import check_choice, check_module, check_positive, describe, taking
 from regard.support.tables import text_table
 
@@ -175,7 +176,11 @@ class PruningPoint:
 
 
 def pruning_curve(
-    model: nn.Module, batches: Iterable[Batch], order: Importance | list[tuple[str, int]], *, points: int = 11
+    model: nn.Module,
+    batches: Iterable[Batch],
+    order: Importance | Sequence[tuple[str, SupportsIndex]],
+    *,
+    points: int = 11,
 ) -> list[PruningPoint]:
     """Accuracy against the number of heads left. The least important are silenced first, which gives the same outputs as
     pruning them.
@@ -194,15 +199,19 @@ def pruning_curve(
         not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str) for pair in heads
     ):
         raise TypeError(f"order must be what importance gives, or pairs (name, head), got {describe(order)}")
+    wrong = [pair for pair in heads if whole_number(pair[1]) is None]
+    if wrong:
+        raise TypeError(f"order must name heads by their numbers, got {wrong[0]!r:.100} among them")
+    every = [(name, operator.index(head)) for name, head in heads]
     curve: list[PruningPoint] = []
     units: dict[str, list[list[tuple[str, int]]]] = {}
     for i in range(points):
-        gone = round(len(heads) * i / (points - 1))
+        gone = round(len(every) * i / (points - 1))
         # The heads of a map may be parts of several attentions, which the first point, with all heads, shows.
         silent = [
-            units[name][head] if 0 <= head < len(units.get(name, ())) else [(name, head)] for name, head in heads[:gone]
+            units[name][head] if 0 <= head < len(units.get(name, ())) else [(name, head)] for name, head in every[:gone]
         ]
         with masking(model, by_name(silent)) as changed:
-            curve.append(PruningPoint(len(heads) - gone, accuracy(model, kept)))
+            curve.append(PruningPoint(len(every) - gone, accuracy(model, kept)))
         units = units or head_units(changed.seen, changed.compositions)
     return curve

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from regard.analysis._changed_heads import check_heads
+from regard.analysis._changed_heads import HeadNumbers, check_heads, plain_heads
 from regard.analysis._importance import Importance
 from regard.analysis._pruned_foreign import ForeignAttention, foreign_attention
 from regard.analysis._pruned_interleaved import InterleavedAttention, interleaved_attention
@@ -86,9 +86,7 @@ class PrunedMultiheadAttention(nn.Module):
         return mask[:, list(self.kept)]
 
 
-def prune_heads(
-    model: nn.Module, keep: Mapping[str, Sequence[int]] | Importance, count: int | None = None
-) -> nn.Module:
+def prune_heads(model: nn.Module, keep: Mapping[str, HeadNumbers] | Importance, count: int | None = None) -> nn.Module:
     """A copy of the model that keeps only some heads, with smaller weights.
 
     Its outputs are those of the model with the other heads silenced. This works for regard's own layers (multi-head,
@@ -138,8 +136,8 @@ def prune_heads(
 
 
 def _kept(
-    keep: Mapping[str, Sequence[int]] | Importance, count: int | None, prunable: Mapping[str, Prunable]
-) -> Mapping[str, Sequence[int]]:
+    keep: Mapping[str, HeadNumbers] | Importance, count: int | None, prunable: Mapping[str, Prunable]
+) -> Mapping[str, HeadNumbers]:
     """The heads to keep, by name or pattern."""
     if isinstance(keep, Importance):
         if count is None:
@@ -159,9 +157,7 @@ def _kept(
     return keep
 
 
-def _chosen(
-    prunable: Mapping[str, Prunable], keep: Mapping[str, Sequence[int]], model: str
-) -> dict[str, Sequence[int]]:
+def _chosen(prunable: Mapping[str, Prunable], keep: Mapping[str, HeadNumbers], model: str) -> dict[str, Sequence[int]]:
     """The heads to keep, by name, checked."""
     chosen: dict[str, Sequence[int]] = {}
     for pattern, heads in keep.items():
@@ -171,10 +167,11 @@ def _chosen(
             raise KeyError(f"keep must name attention of the model (a {model}), but names {pattern!r}; {there}")
         for name in found:
             total = _count(prunable[name])
-            check_heads(name, heads, total, "keep: heads")
-            if not heads:
+            numbers = plain_heads(heads)
+            check_heads(name, numbers, total, "keep: heads")
+            if not numbers:
                 raise ValueError(f"keep names no head of {name!r}: at least one of its {total} must stay")
-            chosen[name] = sorted(heads)
+            chosen[name] = sorted(numbers)
     return chosen
 
 
