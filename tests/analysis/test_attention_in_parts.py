@@ -151,6 +151,21 @@ def test_importance_is_that_of_the_heads_of_the_maps(way, method, x):
     assert pruning_curve(network(way), batches, found) == pruning_curve(network("whole"), batches, want)
 
 
+@pytest.mark.parametrize("lengths", [(6, 3), (3, 6), (9, 2, 6)])
+@pytest.mark.parametrize("method", ["gate", "leave_out"])
+def test_batches_may_have_maps_of_other_parts(lengths, method):
+    """Chunks of three queries: shorter texts have fewer."""
+    batches = [(torch.randn(2, n, 8, dtype=torch.float64), torch.tensor([0, 2])) for n in lengths]
+    want = importance(network("whole"), batches, method=method)
+    found = importance(network("queries"), batches, method=method)
+    assert list(found.scores) == ["blocks.0", "blocks.1"]
+    for name, scores in want.scores.items():
+        torch.testing.assert_close(found.scores[name], scores)
+    assert pruning_curve(network("queries"), batches, found) == pruning_curve(network("whole"), batches, want)
+    with pytest.raises(KeyError, match="no attention is named"):
+        pruning_curve(network("queries"), batches, [("blocks.0#9", 0)], points=2)
+
+
 def test_replacing_heads_of_a_part_is_refused(x):
     whole, model = network("whole"), network("queries")
     with torch.no_grad(), regard.capture(whole) as maps:
