@@ -269,9 +269,9 @@ class Maps(Mapping[str, Map]):
         were kept in full, the queries and keys of ``keep_keys=True``, and the norms of ``values=True``.
 
         Args:
-            output: what ``generate`` returned. Needed if tokens may have been rejected (prompt lookup), and for beam
-                search with ``return_dict_in_generate=True, output_scores=True``: then the maps follow each sequence
-                through the beams.
+            output: what ``generate`` returned, with the prompt or without. Needed if tokens may have been rejected
+                (prompt lookup), and for beam search with ``return_dict_in_generate=True, output_scores=True``: then the
+                maps follow each sequence through the beams.
         """
         found = Maps((Map(name, [join_calls(name, m.calls, output)]) for name, m in self.items()), list(self.missed))
         found.notes = list(self.notes)
