@@ -108,7 +108,11 @@ def changing(
 
 
 def heads_in(model: nn.Module, run: Callable[[], object]) -> dict[str, int]:
-    """The number of heads of each attention of the model, by name; ``run`` runs the model."""
+    """The number of heads of each attention of the model, by name, as the model computes them and :func:`mask_heads` takes
+    them; ``run`` runs the model.
+
+    Maps of ``regard.capture`` may have other heads, see :func:`mask_heads`.
+    """
     check_module("model", model)
     if isinstance(run, type) or not callable(run):
         raise TypeError(f"run must be a function that runs the model, got {describe(run)}")
@@ -131,7 +135,8 @@ def mask_heads(model: nn.Module, heads: Mapping[str, HeadNumbers]) -> Iterator[N
 
     A model may compute one map of ``regard.capture`` in parts, which are called ``attn``, ``attn#2``, …. Then name all of
     them, or the block ends with an error that does. ``attn#2`` alone stands for this part. In differential attention a head
-    of the map may be the difference of two heads of the model: silence both or none.
+    of the map may be the difference of two heads of the model: silence both or none. Heads of ``find_heads`` and of
+    ``importance`` are those of the maps: :func:`pruning_curve` silences these, :func:`heads_in` shows which the model has.
 
     Args:
         heads: the heads to silence, by the name of the attention, as ``regard.capture`` names it.
@@ -160,7 +165,7 @@ def masking(model: nn.Module, heads: Mapping[str, HeadNumbers]) -> Iterator[Chan
         silent = silenced.get(record.name)
         if not silent:
             return None
-        check_heads(record.name, silent, output.shape[1])
+        check_heads(record.name, silent, output.shape[1], more=_AS_COMPUTED)
         gate = output.new_ones(output.shape[1])
         gate[list(silent)] = 0
         running = record.running
@@ -185,10 +190,16 @@ def plain_heads(chosen: Any) -> Any:
     return chosen if None in numbers else numbers
 
 
-def check_heads(name: str, chosen: Sequence[int], count: int, argument: str = "heads") -> None:
-    """Raise an error unless ``chosen`` are different numbers below ``count``."""
+_AS_COMPUTED = (
+    ". They are counted as the model computes them: the map of regard.capture may have more heads if it consists of several "
+    "attentions, which heads_in names"
+)
+
+
+def check_heads(name: str, chosen: Sequence[int], count: int, argument: str = "heads", more: str = "") -> None:
+    """Raise an error unless ``chosen`` are different numbers below ``count``. ``more`` is added to its message."""
     if not isinstance(chosen, Collection):
         raise TypeError(f"{argument} of {name!r} must be several numbers below {count}, got {describe(chosen)}")
     wrong = [h for h in chosen if isinstance(h, bool) or not isinstance(h, int) or not 0 <= h < count]
     if wrong or len(set(chosen)) != len(chosen):
-        raise ValueError(f"{argument} of {name!r} must be different numbers below {count}, got {list(chosen)}")
+        raise ValueError(f"{argument} of {name!r} must be different numbers below {count}, got {list(chosen)}{more}")
