@@ -7,6 +7,7 @@ from typing import Any, SupportsIndex
 import torch
 from torch import Tensor, nn
 
+from regard.analysis._checkpointing import check_runs_once
 from regard.analysis._composed_maps import Composition, CompositionListener
 from regard.maps import AttentionRecord, intercept, whole_number
 from regard.support.checks import check_module, describe, is_iterable
@@ -53,6 +54,7 @@ class ChangedHeads(CompositionListener):
         output = record.running.output
         new = None if output is None else self.change(record, output)
         if new is not None:
+            check_runs_once(record.name)
             self._changed.add(record.name)
         return new
 

@@ -11,6 +11,7 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
+from regard.analysis._checkpointing import check_runs_once
 from regard.analysis._chosen_numbers import Chosen, Named, checked_chosen, count_of, listed, numbers_of
 from regard.analysis._composed_maps import Composition, CompositionListener
 from regard.analysis._edited_weights import (
@@ -247,6 +248,7 @@ class _Editor(CompositionListener):
         edits = [(edit, edges) for edit, edges in edits if edges.count]
         if not edits:
             return None
+        check_runs_once(record.name)
         rows = torch.cat([edges.rows for _, edges in edits]).unique()
         heads = sorted({head for _, edges in edits for head in edges.heads})
         chosen = [edit for edit, _ in edits]
