@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import regard
-from regard.analysis import importance, mask_heads, pruning_curve
+from regard.analysis import heads_in, importance, mask_heads, pruning_curve
 
 WAYS = ["whole", "heads", "queries", "values", "modules"]
 
@@ -139,6 +139,25 @@ def test_silencing_a_part_is_not_taken_for_silencing_the_head(x):
         model(x)
 
 
+def test_heads_that_only_the_map_has_are_refused_with_those_of_the_model(x):
+    """The second head of the map is the only one of ``blocks.0#2``."""
+    model = network("heads")
+    assert heads_in(model, lambda: model(x)) == {f"blocks.{i}{part}": 1 for i in range(2) for part in ("", "#2")}
+    with regard.capture(model) as maps:
+        model(x)
+    last = max(regard.find_heads(maps["blocks.0*"], "first"), key=lambda found: found.head)
+    with (
+        pytest.raises(
+            ValueError, match=r"below 1, got \[1\]. They are counted as the model computes them.*heads_in names"
+        ),
+        mask_heads(model, {last.name: [last.head]}),
+    ):
+        model(x)
+    batches = [(x, torch.tensor([0, 2]))]
+    curve = pruning_curve(model, batches, [(last.name, last.head)], points=2)
+    assert curve[1:] == pruning_curve(model, batches, [("blocks.0#2", 0)], points=2)[1:]
+
+
 @pytest.mark.parametrize("way", WAYS[:-1])
 @pytest.mark.parametrize("method", ["gate", "leave_out"])
 def test_importance_is_that_of_the_heads_of_the_maps(way, method, x):
@@ -149,6 +168,21 @@ def test_importance_is_that_of_the_heads_of_the_maps(way, method, x):
     for name, scores in want.scores.items():
         torch.testing.assert_close(found.scores[name], scores)
     assert pruning_curve(network(way), batches, found) == pruning_curve(network("whole"), batches, want)
+
+
+@pytest.mark.parametrize("lengths", [(6, 3), (3, 6), (9, 2, 6)])
+@pytest.mark.parametrize("method", ["gate", "leave_out"])
+def test_batches_may_have_maps_of_other_parts(lengths, method):
+    """Chunks of three queries: shorter texts have fewer."""
+    batches = [(torch.randn(2, n, 8, dtype=torch.float64), torch.tensor([0, 2])) for n in lengths]
+    want = importance(network("whole"), batches, method=method)
+    found = importance(network("queries"), batches, method=method)
+    assert list(found.scores) == ["blocks.0", "blocks.1"]
+    for name, scores in want.scores.items():
+        torch.testing.assert_close(found.scores[name], scores)
+    assert pruning_curve(network("queries"), batches, found) == pruning_curve(network("whole"), batches, want)
+    with pytest.raises(KeyError, match="no attention is named"):
+        pruning_curve(network("queries"), batches, [("blocks.0#9", 0)], points=2)
 
 
 def test_replacing_heads_of_a_part_is_refused(x):

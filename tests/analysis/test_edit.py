@@ -275,38 +275,6 @@ def test_windows_are_edited_by_the_place_on_the_image(timm):
         assert found.residual < 1e-12
 
 
-WRONG = {
-    "queries must be a whole number": {"queries": "all"},
-    "heads must be a whole number": {"heads": 1.5},
-    "weights must be a number": {"weights": "maps"},
-    "name the edges to block": {},
-    "renormalize=False needs weights": {"keys": 0, "renormalize": False},
-    "heads=9: 'ByHand' has 3 heads": {"heads": 9},
-    r"heads=\[0, 9\]: no edited attention has a head 9, the most are 3": {"heads": [0, 9], "keys": 1},
-    "heads must be different numbers": {"heads": [1, 1], "keys": 1},
-    "keys must be different numbers": {"keys": [2, 0, 2]},
-    "weights has shape .2,., 2 keys, but 1 keys": {"keys": [4, -1], "weights": torch.rand(2)},
-    "3 queries, but 5 queries of 'ByHand' are edited": {"weights": torch.ones(3, 5)},
-    "no edge was changed: .* queries=7": {"queries": 7, "keys": 0},
-    "than the row has": {"keys": 0, "weights": 2.0, "renormalize": True},
-    "must return such a tensor": {"weights": lambda weights: weights[0]},
-}
-
-
-@pytest.mark.parametrize("message", list(WRONG))
-def test_wrong_arguments_are_named(message, user_errors):
-    model = ByHand(kernel="sdpa")
-    with pytest.raises((ValueError, TypeError), match=message), regard.edit(model, "ByHand", **WRONG[message]):
-        model(torch.randn(1, 5, 12))
-
-
-def test_a_head_that_some_layers_have_is_edited_there():
-    model = nn.Sequential(ByHand(heads=2), ByHand(heads=3))
-    with regard.edit(model, "*", heads=[0, 2], keys=[4, -1]) as edited:
-        model(torch.randn(1, 5, 12))
-    assert list(edited.edges.values()) == [5, 10]  # the newest token has both numbers
-
-
 class Sparse(nn.Module):
     """Attention that capture does not understand."""
 

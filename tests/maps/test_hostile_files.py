@@ -110,6 +110,18 @@ def test_an_index_of_another_form_is_refused(folder, content):
         Maps.load(folder)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [3, {}, {"token": "7", "grid": None, "grids": []}, {"token": 7, "grid": [2], "grids": []},
+     {"token": 7, "grid": None, "grids": [[0, 2]]}, {"token": 7, "grid": [2.0, 2], "grids": []}],
+)  # fmt: skip
+def test_image_tokens_that_are_none_are_refused(folder, fields):
+    index = folder / "maps.json"
+    index.write_text(json.dumps({**json.loads(index.read_text()), "image_tokens": fields}))
+    with pytest.raises(UnreadableError):
+        Maps.load(folder)
+
+
 @settings(max_examples=60, deadline=None)
 @given(at=st.integers(0, 10**6), value=st.integers(0, 255), cut=st.integers(0, 10**6))
 def test_a_damaged_file_is_read_or_refused(streamed, tmp_path_factory, at, value, cut):

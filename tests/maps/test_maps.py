@@ -34,6 +34,16 @@ def test_maps_are_found_by_name_number_slice_and_pattern():
         maps[5]
 
 
+def test_chosen_maps_keep_what_holds_for_all():
+    maps = random_maps()
+    maps.notes.append("rows do not sum to 1")
+    maps.image_tokens = regard.maps.ImageTokens(7)
+    for some in (maps[:2], maps["blocks.*"]):
+        assert (some.notes, some.image_tokens) == (maps.notes, maps.image_tokens)
+        some.notes.append("of some only")
+    assert maps.notes == ["rows do not sum to 1"]
+
+
 def test_stack_needs_one_shape():
     assert random_maps().stack().shape == (3, 2, 3, 5, 5)
     mixed = Maps([*random_maps().values(), *random_maps(("other",), (2, 3, 4, 4)).values()])
@@ -90,6 +100,16 @@ def test_saved_maps_come_back(tmp_path, dtype):
             for field in ("against", "kind", "kernel", "rows", "heads", "layout", "shape"):
                 assert getattr(one, field) == getattr(other, field)
             assert one.residual == pytest.approx(other.residual)
+
+
+IMAGE_TOKENS = [None, regard.maps.ImageTokens(7, (2, 3)), regard.maps.ImageTokens(7, None, ((2, 3), (4, 5)))]
+
+
+@pytest.mark.parametrize("images", IMAGE_TOKENS)
+def test_saved_maps_know_which_tokens_are_images(tmp_path, images):
+    maps = random_maps()
+    maps.image_tokens = images
+    assert Maps.load(maps.save(tmp_path / "maps")).image_tokens == images
 
 
 def test_windows_and_maps_kept_once_are_saved_as_they_are(tmp_path):

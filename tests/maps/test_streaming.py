@@ -1,6 +1,7 @@
 """A folder of streamed maps has all that the capture had: what was missed, contributions, and maps without rows."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -40,6 +41,13 @@ def test_a_folder_says_what_was_missed(tmp_path):
     assert maps.missed
     assert read.missed == maps.missed
     assert read.notes == maps.notes[:-1]
+
+
+def test_a_folder_says_which_tokens_are_images(tmp_path):
+    model = encoder()
+    model.config = SimpleNamespace(image_token_id=7, mm_tokens_per_image=4)
+    maps = captured(model, torch.randn(2, 6, 8), stream=tmp_path)
+    assert Maps.load(tmp_path).image_tokens == maps.image_tokens == regard.maps.ImageTokens(7, (2, 2))
 
 
 @pytest.mark.parametrize("options", [{}, {"rows": [3, 1], "heads": [1]}])

@@ -2,16 +2,20 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
 
+from regard.analysis._checkpointing import check_runs_once
 from regard.analysis._composed_maps import Composition, CompositionListener
-from regard.maps import AttentionRecord, intercept
-from regard.support.checks import check_module, describe
+from regard.maps import AttentionRecord, intercept, whole_number
+from regard.support.checks import check_module, describe, is_iterable
 
 # From one attention and its output to another output (batch, heads, queries, width), or None to leave it.
 Change = Callable[[AttentionRecord, Tensor], Tensor | None]
+# Numbers of heads as a caller passes them: also those of numpy and torch, alone or in an array.
+HeadNumbers = Collection[SupportsIndex] | Tensor
 
 
 class ChangedHeads(CompositionListener):
@@ -50,6 +54,7 @@ class ChangedHeads(CompositionListener):
         output = record.running.output
         new = None if output is None else self.change(record, output)
         if new is not None:
+            check_runs_once(record.name)
             self._changed.add(record.name)
         return new
 
@@ -105,7 +110,11 @@ def changing(
 
 
 def heads_in(model: nn.Module, run: Callable[[], object]) -> dict[str, int]:
-    """The number of heads of each attention of the model, by name; ``run`` runs the model."""
+    """The number of heads of each attention of the model, by name, as the model computes them and :func:`mask_heads` takes
+    them; ``run`` runs the model.
+
+    Maps of ``regard.capture`` may have other heads, see :func:`mask_heads`.
+    """
     check_module("model", model)
     if isinstance(run, type) or not callable(run):
         raise TypeError(f"run must be a function that runs the model, got {describe(run)}")
@@ -123,12 +132,13 @@ def heads_in(model: nn.Module, run: Callable[[], object]) -> dict[str, int]:
 
 
 @contextmanager
-def mask_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator[None]:
+def mask_heads(model: nn.Module, heads: Mapping[str, HeadNumbers]) -> Iterator[None]:
     """Silence heads: inside the block their outputs are zero, and so are their maps for a capture or an edit in it.
 
     A model may compute one map of ``regard.capture`` in parts, which are called ``attn``, ``attn#2``, …. Then name all of
     them, or the block ends with an error that does. ``attn#2`` alone stands for this part. In differential attention a head
-    of the map may be the difference of two heads of the model: silence both or none.
+    of the map may be the difference of two heads of the model: silence both or none. Heads of ``find_heads`` and of
+    ``importance`` are those of the maps: :func:`pruning_curve` silences these, :func:`heads_in` shows which the model has.
 
     Args:
         heads: the heads to silence, by the name of the attention, as ``regard.capture`` names it.
@@ -145,19 +155,19 @@ def mask_heads(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator
 
 
 @contextmanager
-def masking(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator[ChangedHeads]:
+def masking(model: nn.Module, heads: Mapping[str, HeadNumbers]) -> Iterator[ChangedHeads]:
     """:func:`mask_heads` that says what the model computed inside the block."""
     if not isinstance(heads, Mapping):
         raise TypeError(f"heads must be a mapping from names of attention to numbers of heads, got {describe(heads)}")
-
-    if not isinstance(heads, Mapping) or not all(isinstance(name, str) for name in heads):
+    if not all(isinstance(name, str) for name in heads):
         raise TypeError(f"heads must map names to numbers of heads, got {describe(heads)}")
+    silenced = {name: plain_heads(chosen) for name, chosen in heads.items()}
 
     def change(record: AttentionRecord, output: Tensor) -> Tensor | None:
-        silent = heads.get(record.name)
+        silent = silenced.get(record.name)
         if not silent:
             return None
-        check_heads(record.name, silent, output.shape[1])
+        check_heads(record.name, silent, output.shape[1], more=_AS_COMPUTED)
         gate = output.new_ones(output.shape[1])
         gate[list(silent)] = 0
         running = record.running
@@ -165,17 +175,33 @@ def masking(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator[Ch
         running.edited = lambda rows, which: running.weights(rows, which)[0] * gate[which, None, None].detach()
         return output * gate[:, None, None]
 
-    with changing(model, change, chosen=heads) as changed:
+    with changing(model, change, chosen=silenced) as changed:
         yield changed
-    unknown = [name for name in heads if name not in changed.seen]
+    unknown = [name for name in silenced if name not in changed.seen]
     if unknown and changed.seen:
         raise KeyError(f"no attention is named {unknown}; there are {sorted(changed.seen)}")
 
 
-def check_heads(name: str, chosen: Sequence[int], count: int, argument: str = "heads") -> None:
-    """Raise an error unless ``chosen`` are different numbers below ``count``."""
+def plain_heads(chosen: Any) -> Any:
+    """Whole numbers of numpy and torch, also in one array, as plain ones; anything else as it is, see :func:`check_heads`.
+
+    >>> plain_heads(torch.tensor([2, 0])), plain_heads("all")
+    ([2, 0], 'all')
+    """
+    numbers = [whole_number(each) for each in chosen] if is_iterable(chosen, Collection) else [None]
+    return chosen if None in numbers else numbers
+
+
+_AS_COMPUTED = (
+    ". They are counted as the model computes them: the map of regard.capture may have more heads if it consists of several "
+    "attentions, which heads_in names"
+)
+
+
+def check_heads(name: str, chosen: Sequence[int], count: int, argument: str = "heads", more: str = "") -> None:
+    """Raise an error unless ``chosen`` are different numbers below ``count``. ``more`` is added to its message."""
     if not isinstance(chosen, Collection):
         raise TypeError(f"{argument} of {name!r} must be several numbers below {count}, got {describe(chosen)}")
     wrong = [h for h in chosen if isinstance(h, bool) or not isinstance(h, int) or not 0 <= h < count]
     if wrong or len(set(chosen)) != len(chosen):
-        raise ValueError(f"{argument} of {name!r} must be different numbers below {count}, got {list(chosen)}")
+        raise ValueError(f"{argument} of {name!r} must be different numbers below {count}, got {list(chosen)}{more}")

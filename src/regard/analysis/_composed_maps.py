@@ -113,7 +113,11 @@ class CompositionListener(RecordListener):
         return True
 
 
-def head_units(counts: dict[str, int], compositions: Iterable[Composition]) -> dict[str, list[list[tuple[str, int]]]]:
+# The heads of each map, each as the heads of attentions of which it consists.
+HeadUnits = dict[str, list[list[tuple[str, int]]]]
+
+
+def head_units(counts: dict[str, int], compositions: Iterable[Composition]) -> HeadUnits:
     """The heads of each map, each as the heads of attentions of which it consists.
 
     Args:

@@ -7,23 +7,22 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from regard.analysis._checkpointing import check_runs_once
+from regard.analysis._chosen_numbers import Chosen, Named, checked_chosen, count_of, listed, numbers_of
 from regard.analysis._composed_maps import Composition, CompositionListener
 from regard.analysis._edited_weights import (
-    Chosen,
     Edges,
     NewWeights,
     TokenPlaces,
-    check_chosen,
+    called,
     check_weights,
     has_keys,
     indices,
-    listed,
-    numbers_of,
+    least_of,
     table_from_run,
     table_of,
     with_weights,
@@ -33,6 +32,7 @@ from regard.maps import (
     AttentionRecord,
     Map,
     Maps,
+    Numbers,
     Selection,
     check_patterns,
     intercept,
@@ -63,13 +63,15 @@ class Edit:
     renormalize: bool = False
     edges: Counter[str] = field(default_factory=Counter)
     _stack: ExitStack | None = None
-    _most_heads: int = 0
+
+    def __post_init__(self) -> None:
+        self._least = least_of(self.weights)
 
     def __enter__(self) -> "Edit":
         if self._stack is not None:
             raise RuntimeError("this edit is already active: write `with regard.edit(…):` again")
         self.edges.clear()
-        self._most_heads = 0
+        self._named = {axis: Named(listed(getattr(self, axis))) for axis in ("heads", "queries", "keys")}
         self._stack = ExitStack()
         self._editor = _join_editor(self, self._stack)
         return self
@@ -90,18 +92,24 @@ class Edit:
         """The edges that this edit changes in this attention, and the numbers of the chosen queries and keys."""
         at = TokenPlaces.of(record)
         heads = numbers_of(self.heads, record.shape[1])
-        self._most_heads = max(self._most_heads, record.shape[1])
         if not heads:
             raise ValueError(f"heads={self.heads}: {record.name!r} has {record.shape[1]} heads")
         if self.heads is not None and record.axes.certainty == "ambiguous":
             raise ValueError(
                 f"heads={self.heads}: the axis of the heads of {record.name!r} is ambiguous; edit all heads"
             )
-        asked = numbers_of(self.queries, int(at.query.max()) + 1 if at.query.numel() else 0)
-        read = numbers_of(self.keys, int(at.key.max()) + 1 if at.key.numel() else 0)
+        asked = numbers_of(self.queries, count_of(at.query))
+        read = numbers_of(self.keys, count_of(at.key))
         # Without keys= also those of no token: pooled ones and padding of windows.
         key = indices(at.key, read).clamp_min(0 if self.keys is None and not has_keys(self.weights) else -1)
         return Edges(heads, indices(at.query, asked), key, at), (asked, read)
+
+    def see(self, record: AttentionRecord, edges: Edges) -> None:
+        """Count the edges that this edit changes in this attention, and remember which of its numbers are there."""
+        self.edges[record.name] += edges.count
+        heads = torch.arange(record.shape[1])
+        for axis, places in (("heads", heads), ("queries", edges.at.query), ("keys", edges.at.key)):
+            self._named[axis].see(places)
 
     def why_not_composed(self, found: Composition) -> str | None:
         """Why this edit of attentions that are one map is not the one of the map, if so."""
@@ -156,26 +164,15 @@ class Edit:
                 # The rows of this edit alone: others that are active at the same time may change more.
                 own = (edges.query[:, rows] >= 0).any(0).to(weights.device)
                 values = part.clone()
-                values[:, :, own] = self._called(new, part[:, :, own], record.name)
+                values[:, :, own] = called(new, part[:, :, own], record.name)
             else:
                 values = torch.tensor(float(new), dtype=weights.dtype)
+            if self._least < 0 and not bool((part < 0).any()):
+                raise ValueError(
+                    f"weights has negative numbers, down to {self._least:.3g}, but {record.name!r} has none: pass 0 or more"
+                )
             changed = with_weights(part, values.to(weights.device), mask, self.renormalize, record.name)
         return weights.index_copy(1, heads, changed)
-
-    @staticmethod
-    def _called(function: Any, part: Tensor, name: str) -> Tensor:
-        try:
-            found = function(part)
-        except Exception as error:
-            raise ValueError(
-                f"weights must be a function of {describe(part)} ({name!r}), but {function!r:.100} raised an error: {error}"
-            ) from error
-        if not isinstance(found, Tensor) or found.shape != part.shape:
-            raise ValueError(
-                f"weights ({function!r:.100}) was called with {describe(part)} of {name!r} and must return such a tensor, got "
-                f"{describe(found)}"
-            )
-        return found
 
     def _report(self) -> None:
         lost = [text for name, text in self._editor.lost_by_name if self.wants(name)]
@@ -190,12 +187,12 @@ class Edit:
                 f"no edge was changed: queries and keys must name tokens of {', '.join(self.edges)}, but queries="
                 f"{self.queries!r} and keys={self.keys!r} name none"
             )
-
-        absent = [n for n in listed(self.heads) if not -self._most_heads <= n < self._most_heads]
-        if absent:  # others may be in some attentions only
-            raise ValueError(
-                f"heads={self.heads}: no edited attention has a head {absent[0]}, the most are {self._most_heads}"
-            )
+        for axis, one in (("heads", "head"), ("queries", "query"), ("keys", "key")):
+            named = self._named[axis]
+            if named.absent:  # others may be in some attentions only
+                raise ValueError(
+                    f"{axis}={getattr(self, axis)}: no edited attention has a {one} {named.absent[0]}, the most are {named.most}"
+                )
 
     def __str__(self) -> str:
         rows = [("name", "edges changed"), *((name, f"{count:,}") for name, count in self.edges.items())]
@@ -247,10 +244,11 @@ class _Editor(CompositionListener):
             raise ValueError(f"{record.name!r} cannot be edited: {reason}")
         edits = [(edit, edit.chosen(record)[0]) for edit in edits_of_it]
         for edit, edges in edits:
-            edit.edges[record.name] += edges.count
+            edit.see(record, edges)
         edits = [(edit, edges) for edit, edges in edits if edges.count]
         if not edits:
             return None
+        check_runs_once(record.name)
         rows = torch.cat([edges.rows for _, edges in edits]).unique()
         heads = sorted({head for _, edges in edits for head in edges.heads})
         chosen = [edit for edit, _ in edits]
@@ -335,9 +333,9 @@ def edit(
     model: nn.Module,
     where: str | Sequence[str],
     *,
-    queries: Chosen = None,
-    keys: Chosen = None,
-    heads: Chosen = None,
+    queries: Numbers = None,
+    keys: Numbers = None,
+    heads: Numbers = None,
     weights: NewWeights = None,
     renormalize: bool | None = None,
 ) -> Edit:
@@ -358,10 +356,10 @@ def edit(
             the model computes a map in parts (``attn``, ``attn#2``, …), name all of them, as ``"attn*"`` does; ``attn#2``
             alone stands for this part. If a head of the map is the difference of two heads (differential attention),
             choose both. Otherwise the block ends with an error.
-        queries, keys: positions in the sequence: a number, a slice or several numbers; negative ones count from the
-            newest token, None stands for all. In ``generate``, and with other caches, they are absolute:
-            ``queries=slice(5, None)`` is the sixth token and all that follow. In cross-attention they are the rows and
-            columns of the map.
+        queries, keys: positions in the sequence: a number, a slice or several numbers, also as a tensor or an array;
+            negative ones count from the newest token, None stands for all. In ``generate``, and with other caches, they
+            are absolute: ``queries=slice(5, None)`` is the sixth token and all that follow. In cross-attention they are
+            the rows and columns of the map.
         heads: numbers of heads; None for all.
         weights: None to block; a number; a tensor ``(batch or 1, heads, queries, keys)`` for the chosen edges, where every
             axis may be 1 and leading axes may be left out; the maps of another run (by name, call and position); or a
@@ -385,8 +383,7 @@ def edit(
     if where is None:
         raise TypeError('where must be the name of an attention or a pattern such as "layers.*", got None')
     check_patterns("where", where)
-    for name, chosen in (("queries", queries), ("keys", keys), ("heads", heads)):
-        check_chosen(name, chosen)
+    places = checked_chosen("queries", queries), checked_chosen("keys", keys), checked_chosen("heads", heads)
     if weights is None and queries is None and keys is None and heads is None:
         raise ValueError("queries, keys, heads and weights are all None: name the edges to block, or pass weights")
     check_weights(weights)
@@ -396,4 +393,4 @@ def edit(
             raise ValueError(
                 "renormalize=False needs weights: to block edges and keep the other weights unchanged, pass weights=0.0"
             )
-    return Edit(model, where, queries, keys, heads, weights, bool(renormalize))
+    return Edit(model, where, *places, weights, bool(renormalize))

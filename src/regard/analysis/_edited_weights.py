@@ -1,7 +1,7 @@
 """The effect of an edit on a map: the edges that it changes, and their new weights."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from regard.maps import AttentionRecord, Map, Maps
-from regard.support.checks import describe, is_iterable
+from regard.support.checks import describe
 
-# Tokens or heads: a number, a slice or several numbers. Negative ones count from the end; None stands for all.
-Chosen = int | slice | Sequence[int] | None
 # New weights: a number, a table, a map or maps of another run, or a function; None blocks the edges.
 NewWeights = float | Tensor | Map | Maps | Callable[[Tensor], Tensor] | None
 
@@ -20,25 +18,6 @@ NewWeights = float | Tensor | Map | Maps | Callable[[Tensor], Tensor] | None
 def has_keys(new: NewWeights) -> bool:
     """Whether new weights have an entry for each key."""
     return isinstance(new, Map | Maps) or (isinstance(new, Tensor) and new.ndim > 0 and new.shape[-1] > 1)
-
-
-def check_chosen(name: str, chosen: Any) -> None:
-    """Raise an error unless ``chosen`` is a number, a slice, several numbers or None."""
-    if chosen is None or isinstance(chosen, slice):
-        return
-    numbers = [chosen] if isinstance(chosen, int) else chosen
-    wrong = not is_iterable(numbers, Sequence) or any(isinstance(n, bool) or not isinstance(n, int) for n in numbers)
-    if wrong or not len(numbers):
-        raise TypeError(f"{name} must be a whole number, a slice or several whole numbers, got {describe(chosen)}")
-    if len(set(numbers)) < len(numbers):
-        raise ValueError(f"{name} must be different numbers, got {chosen!r:.100}")
-
-
-def listed(chosen: Chosen) -> list[int]:
-    """The numbers that are chosen one by one; none for a slice or None."""
-    if chosen is None or isinstance(chosen, slice):
-        return []
-    return [chosen] if isinstance(chosen, int) else list(chosen)
 
 
 def check_weights(weights: Any) -> None:
@@ -50,6 +29,9 @@ def check_weights(weights: Any) -> None:
             raise ValueError(
                 f"weights must be floating-point numbers (batch, heads, queries, keys), got {describe(weights)}"
             )
+        wrong = weights.detach().isfinite().logical_not_()
+        if bool(wrong.any()):
+            raise ValueError(f"weights must be finite, but {int(wrong.sum())} of {wrong.numel()} are NaN or infinite")
         return
     if isinstance(weights, bool) or not (isinstance(weights, int | float) or callable(weights)):
         raise TypeError(f"weights must be a number, a tensor, maps, a function or None, got {describe(weights)}")
@@ -57,17 +39,27 @@ def check_weights(weights: Any) -> None:
         raise ValueError(f"weights must be finite, got {weights}")
 
 
-def numbers_of(chosen: Chosen, count: int) -> list[int]:
-    """The chosen numbers below ``count``, each once; others are left out.
+def least_of(weights: NewWeights) -> float:
+    """The least of the numbers that are given as new weights; 0 if they come from a run or a function."""
+    if isinstance(weights, Tensor):
+        return float(weights.detach().min()) if weights.numel() else 0.0
+    return float(weights) if isinstance(weights, int | float) else 0.0
 
-    >>> numbers_of(-1, 5), numbers_of(slice(1, None), 4), numbers_of([0, 9], 3)
-    ([4], [1, 2, 3], [0])
-    """
-    if chosen is None:
-        return list(range(count))
-    if isinstance(chosen, slice):
-        return list(range(count))[chosen]
-    return list(dict.fromkeys(n % count for n in listed(chosen) if -count <= n < count))
+
+def called(function: Any, part: Tensor, name: str) -> Tensor:
+    """What a function makes of these weights, checked."""
+    try:
+        found = function(part)
+    except Exception as error:
+        raise ValueError(
+            f"weights must be a function of {describe(part)} ({name!r}), but {function!r:.100} raised an error: {error}"
+        ) from error
+    if not isinstance(found, Tensor) or found.shape != part.shape:
+        raise ValueError(
+            f"weights ({function!r:.100}) was called with {describe(part)} of {name!r} and must return such a tensor, got "
+            f"{describe(found)}"
+        )
+    return found
 
 
 @dataclass(frozen=True)

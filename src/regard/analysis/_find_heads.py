@@ -34,7 +34,7 @@ class HeadScore:
     """One head and how well a pattern describes it.
 
     Attributes:
-        name, head: the attention and the number of the head in it.
+        name, head: the map and the number of the head in it, as in ``regard.capture`` and ``importance``.
         score: the share of attention on the pattern's keys, averaged over the queries that have such keys.
         chance: the score of a head that attends evenly to all keys it may see.
     """

@@ -1,16 +1,17 @@
 """The importance of each head: by the gradient of a gate on the head, or by leaving the head out."""
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
 import torch
 from torch import Tensor, nn
 
-from regard.analysis._accuracy import Batch, Loss, accuracy, call, check_batches, evaluating, sample_losses
-from regard.analysis._changed_heads import changing, masking
-from regard.analysis._composed_maps import by_name, head_units, of_maps
-from regard.maps import AttentionRecord
+from regard.analysis._accuracy import Batch, Loss, call, check_batches, evaluating, predictions, sample_losses
+from regard.analysis._changed_heads import ChangedHeads, changing, masking
+from regard.analysis._composed_maps import HeadUnits, by_name, head_units, of_maps
+from regard.maps import AttentionRecord, whole_number
 from regard.support.checks import check_choice, check_module, check_positive, describe, taking
 from regard.support.tables import text_table
 
@@ -128,30 +129,37 @@ def _by_sample(gradients: list[Tensor], count: int) -> list[Tensor]:
     return found
 
 
+@torch.no_grad()
 def _by_leaving_out(model: nn.Module, batches: list[Batch], losses: Loss) -> dict[str, Tensor]:
-    with torch.no_grad(), masking(model, {}) as changed, taking("batches", batches[0][0], model):
-        call(model, batches[0][0])
-    if not changed.seen:
+    def summed_loss(batch: Batch, silent: dict[str, list[int]]) -> tuple[float, ChangedHeads]:
+        x, labels = batch
+        # The baseline uses the same code path, with no head silenced, so that both losses are comparable.
+        with masking(model, silent) as changed:
+            with taking("batches", x, model):
+                output = call(model, x)
+            total = float(_summed(output, labels, loss=losses))
+        return total, changed
+
+    whole: list[float] = []
+    maps: list[HeadUnits] = []
+    for batch in batches:
+        total, changed = summed_loss(batch, {})
+        whole.append(total)
+        maps.append(head_units(changed.seen, changed.compositions))
+    if not any(maps):
         reasons = "".join(f"; {reason}" for reason in changed.lost)
         raise ValueError(f"{type(model).__name__} computed no attention{reasons}")
-
-    @torch.no_grad()
-    def mean_loss(silent: dict[str, list[int]]) -> float:
-        total, samples = 0.0, 0
-        for x, labels in batches:
-            # The baseline uses the same code path, with no head silenced, so that both losses are comparable.
-            with masking(model, silent):
-                with taking("batches", x, model):
-                    output = call(model, x)
-                total += float(_summed(output, labels, loss=losses))
-            samples += len(labels)
-        return total / samples
-
-    whole = mean_loss({})
-    return {
-        name: torch.tensor([mean_loss(by_name([unit])) - whole for unit in units], dtype=torch.float64)
-        for name, units in head_units(changed.seen, changed.compositions).items()
-    }
+    samples = sum(len(labels) for _, labels in batches)
+    scores: dict[str, Tensor] = {}
+    for name in dict.fromkeys(name for units in maps for name in units):
+        heads = max(len(units.get(name, ())) for units in maps)
+        more = torch.zeros(heads, dtype=torch.float64)
+        # A map may have other parts in another batch.
+        for batch, before, units in zip(batches, whole, maps, strict=True):
+            for head, unit in enumerate(units.get(name, ())):
+                more[head] += summed_loss(batch, by_name([unit]))[0] - before
+        scores[name] = more / samples
+    return scores
 
 
 def _summed(output: Any, labels: Tensor, loss: Loss) -> Tensor:
@@ -175,7 +183,11 @@ class PruningPoint:
 
 
 def pruning_curve(
-    model: nn.Module, batches: Iterable[Batch], order: Importance | list[tuple[str, int]], *, points: int = 11
+    model: nn.Module,
+    batches: Iterable[Batch],
+    order: Importance | Sequence[tuple[str, SupportsIndex]],
+    *,
+    points: int = 11,
 ) -> list[PruningPoint]:
     """Accuracy against the number of heads left. The least important are silenced first, which gives the same outputs as
     pruning them.
@@ -194,15 +206,34 @@ def pruning_curve(
         not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str) for pair in heads
     ):
         raise TypeError(f"order must be what importance gives, or pairs (name, head), got {describe(order)}")
+    wrong = [pair for pair in heads if whole_number(pair[1]) is None]
+    if wrong:
+        raise TypeError(f"order must name heads by their numbers, got {wrong[0]!r:.100} among them")
+    every = [(name, operator.index(head)) for name, head in heads]
     curve: list[PruningPoint] = []
-    units: dict[str, list[list[tuple[str, int]]]] = {}
+    seen: list[dict[str, int]] = [{} for _ in kept]
+    maps: list[HeadUnits] = [{} for _ in kept]
     for i in range(points):
-        gone = round(len(heads) * i / (points - 1))
-        # The heads of a map may be parts of several attentions, which the first point, with all heads, shows.
-        silent = [
-            units[name][head] if 0 <= head < len(units.get(name, ())) else [(name, head)] for name, head in heads[:gone]
-        ]
-        with masking(model, by_name(silent)) as changed:
-            curve.append(PruningPoint(len(heads) - gone, accuracy(model, kept)))
-        units = units or head_units(changed.seen, changed.compositions)
+        gone = round(len(every) * i / (points - 1))
+        right: list[Tensor] = []
+        for number, batch in enumerate(kept):
+            # The heads of a map may be parts of several attentions, which the first point, with all heads, shows.
+            silent = [_unit(head, maps[number]) for head in every[:gone] if _is_there(head[0], seen, number)]
+            with masking(model, by_name(silent)) as changed:
+                predicted, labels = predictions(model, [batch])
+            right.append(predicted == labels)
+            if not gone:
+                seen[number], maps[number] = changed.seen, head_units(changed.seen, changed.compositions)
+        curve.append(PruningPoint(len(every) - gone, float(torch.cat(right).double().mean())))
     return curve
+
+
+def _unit(head: tuple[str, int], units: HeadUnits) -> list[tuple[str, int]]:
+    """The heads of attentions of which a head of a map consists; any other head is one of an attention."""
+    name, number = head
+    return units[name][number] if 0 <= number < len(units.get(name, ())) else [head]
+
+
+def _is_there(name: str, seen: list[dict[str, int]], batch: int) -> bool:
+    """Whether this batch has the attention, or none has: then silencing it is an error that says so."""
+    return name in seen[batch] or not any(name in names for names in seen)

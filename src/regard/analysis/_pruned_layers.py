@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -91,32 +92,37 @@ def _taken(parameter: Tensor, part: Tensor) -> nn.Parameter:
 
 def pruned_multi_head(layer: MultiHeadAttention, kept: Sequence[int]) -> MultiHeadAttention:
     """Multi-head attention with some of its heads; key and value heads that no query head uses are removed, too."""
+    new = MultiHeadAttention(layer.dim, len(kept), **pruned_sizes(layer, kept))
+    copy_heads(layer, new, kept)
+    return new.train(layer.training)
+
+
+def pruned_sizes(layer: MultiHeadAttention, kept: Sequence[int]) -> dict[str, Any]:
+    """The arguments of the constructor for a layer with some of the heads of this one, besides its width and their number."""
     if layer.slice_heads:
         raise ValueError("a layer with slice_heads gives each head its own slice of the input: no head can be removed")
-    group = layer.heads // layer.key_value_heads
-    shared = [head // group for head in kept]
-    distinct = sorted(set(shared))
-    even = all(shared.count(i) * len(distinct) == len(kept) for i in distinct)
-    used = distinct if even else shared  # uneven groups: every head gets its own copy of the keys and values
-    weights, biases = layer.input_weights(), layer.input_biases()
-    new = MultiHeadAttention(
-        layer.dim,
-        len(kept),
-        context_dim=layer.context_dim,
-        value_dim=layer.value_dim,
-        out_dim=layer.out_dim,
-        head_dim=layer.head_dim,
-        key_value_heads=len(used),
-        bias=biases[0] is not None,
-        output_bias=layer.output.bias is not None,
-        dropout=layer.dropout,
-        beta=layer.beta,
-    ).to(layer.output.weight)
+    return {
+        "context_dim": layer.context_dim,
+        "value_dim": layer.value_dim,
+        "out_dim": layer.out_dim,
+        "head_dim": layer.head_dim,
+        "key_value_heads": len(_used(layer, kept)),
+        "bias": layer.input_biases()[0] is not None,
+        "output_bias": layer.output.bias is not None,
+        "dropout": layer.dropout,
+        "beta": layer.beta,
+    }
+
+
+def copy_heads(layer: MultiHeadAttention, new: MultiHeadAttention, kept: Sequence[int]) -> None:
+    """Give ``new`` the weights of these heads, in the dtype and on the device of ``layer``."""
+    new.to(layer.output.weight)
+    used = _used(layer, kept)
     chosen = (list(kept), used, used)
     with torch.no_grad():
-        for old, into, heads in zip(weights, new.input_weights(), chosen, strict=True):
+        for old, into, heads in zip(layer.input_weights(), new.input_weights(), chosen, strict=True):
             into.copy_(_rows(old, heads, layer.head_dim))
-        for old_bias, into_bias, heads in zip(biases, new.input_biases(), chosen, strict=True):
+        for old_bias, into_bias, heads in zip(layer.input_biases(), new.input_biases(), chosen, strict=True):
             if old_bias is not None and into_bias is not None:
                 into_bias.copy_(_rows(old_bias, heads, layer.head_dim))
         new.output.weight.copy_(_rows(layer.output.weight.T, list(kept), layer.head_dim).T)
@@ -124,7 +130,15 @@ def pruned_multi_head(layer: MultiHeadAttention, kept: Sequence[int]) -> MultiHe
             new.output.bias.copy_(layer.output.bias)
     for old, into in zip(layer.parameters(), new.parameters(), strict=True):
         into.requires_grad_(old.requires_grad)
-    return new.train(layer.training)
+
+
+def _used(layer: MultiHeadAttention, kept: Sequence[int]) -> list[int]:
+    """The heads of keys and values that the kept heads use. In uneven groups every head gets its own copy of them."""
+    group = layer.heads // layer.key_value_heads
+    shared = [head // group for head in kept]
+    distinct = sorted(set(shared))
+    even = all(shared.count(i) * len(distinct) == len(kept) for i in distinct)
+    return distinct if even else shared
 
 
 def _rows(weight: Tensor, heads: Sequence[int], width: int) -> Tensor:

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from regard.analysis._changed_heads import check_heads
+from regard.analysis._changed_heads import HeadNumbers, check_heads, plain_heads
 from regard.analysis._importance import Importance
 from regard.analysis._pruned_foreign import ForeignAttention, foreign_attention
 from regard.analysis._pruned_interleaved import InterleavedAttention, interleaved_attention
-from regard.analysis._pruned_layers import OwnLayer, heads_of_layer, pruned, pruned_multi_head
+from regard.analysis._pruned_layers import OwnLayer, copy_heads, heads_of_layer, pruned, pruned_sizes
 from regard.layers import MultiHeadAttention, keep_from_torch
 from regard.maps import ModuleNames
 from regard.support.checks import describe
@@ -24,18 +24,31 @@ _NONE = (
 )
 
 
-class PrunedMultiheadAttention(nn.Module):
+class PrunedMultiheadAttention(MultiHeadAttention):
     """``nn.MultiheadAttention`` with some of its heads: called the same way, with smaller weights.
 
     Attributes:
-        attention: the remaining heads.
-        kept: their numbers among the ``original_heads``.
+        kept: the numbers of its heads among the ``original_heads``.
     """
 
-    def __init__(self, module: nn.MultiheadAttention, kept: Sequence[int]) -> None:
-        super().__init__()
-        self.attention = pruned_multi_head(MultiHeadAttention.from_torch(module), kept)
-        self.kept, self.original_heads = tuple(kept), module.num_heads
+    kept: tuple[int, ...]
+    original_heads: int
+    batch_first: bool
+    embed_dim: int
+
+    def __init__(self, module: "nn.MultiheadAttention | PrunedMultiheadAttention", kept: Sequence[int]) -> None:
+        whole: MultiHeadAttention
+        if isinstance(module, PrunedMultiheadAttention):
+            whole, numbers, count = module, module.kept, module.original_heads
+        else:
+            whole, numbers, count = (
+                MultiHeadAttention.from_torch(module),
+                tuple(range(module.num_heads)),
+                module.num_heads,
+            )
+        super().__init__(whole.dim, len(kept), **pruned_sizes(whole, kept))
+        copy_heads(whole, self, kept)
+        self.kept, self.original_heads = tuple(numbers[head] for head in kept), count
         self.batch_first = module.batch_first
         self.embed_dim, self.num_heads = module.embed_dim, len(kept)
         # With these nn.TransformerEncoderLayer does not take its fast path, which cannot compute this layer.
@@ -43,7 +56,7 @@ class PrunedMultiheadAttention(nn.Module):
         self._qkv_same_embed_dim = False
         self.train(module.training)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         query: Tensor,
         key: Tensor,
@@ -64,7 +77,7 @@ class PrunedMultiheadAttention(nn.Module):
         keep, bias = keep_from_torch(attn_mask, key_padding_mask, heads=self.original_heads)
         keep, bias = self._of_kept(keep), self._of_kept(bias)
         context = None if key is query and value is query else key
-        out = self.attention(
+        out = super().forward(
             query,
             context,
             None if context is None or value is key else value,
@@ -86,9 +99,7 @@ class PrunedMultiheadAttention(nn.Module):
         return mask[:, list(self.kept)]
 
 
-def prune_heads(
-    model: nn.Module, keep: Mapping[str, Sequence[int]] | Importance, count: int | None = None
-) -> nn.Module:
+def prune_heads(model: nn.Module, keep: Mapping[str, HeadNumbers] | Importance, count: int | None = None) -> nn.Module:
     """A copy of the model that keeps only some heads, with smaller weights.
 
     Its outputs are those of the model with the other heads silenced. This works for regard's own layers (multi-head,
@@ -127,7 +138,7 @@ def prune_heads(
             replace(layer, module=twins[id(layer.module)]).prune(heads)
             continue
         old = twins[id(layer)]
-        if isinstance(old, nn.MultiheadAttention):
+        if isinstance(old, nn.MultiheadAttention | PrunedMultiheadAttention):
             copied = _put(copied, old, PrunedMultiheadAttention(old, heads))
         elif isinstance(old, OwnLayer):
             copied = _put(copied, old, pruned(old, heads))
@@ -138,8 +149,8 @@ def prune_heads(
 
 
 def _kept(
-    keep: Mapping[str, Sequence[int]] | Importance, count: int | None, prunable: Mapping[str, Prunable]
-) -> Mapping[str, Sequence[int]]:
+    keep: Mapping[str, HeadNumbers] | Importance, count: int | None, prunable: Mapping[str, Prunable]
+) -> Mapping[str, HeadNumbers]:
     """The heads to keep, by name or pattern."""
     if isinstance(keep, Importance):
         if count is None:
@@ -159,9 +170,7 @@ def _kept(
     return keep
 
 
-def _chosen(
-    prunable: Mapping[str, Prunable], keep: Mapping[str, Sequence[int]], model: str
-) -> dict[str, Sequence[int]]:
+def _chosen(prunable: Mapping[str, Prunable], keep: Mapping[str, HeadNumbers], model: str) -> dict[str, Sequence[int]]:
     """The heads to keep, by name, checked."""
     chosen: dict[str, Sequence[int]] = {}
     for pattern, heads in keep.items():
@@ -171,10 +180,11 @@ def _chosen(
             raise KeyError(f"keep must name attention of the model (a {model}), but names {pattern!r}; {there}")
         for name in found:
             total = _count(prunable[name])
-            check_heads(name, heads, total, "keep: heads")
-            if not heads:
+            numbers = plain_heads(heads)
+            check_heads(name, numbers, total, "keep: heads")
+            if not numbers:
                 raise ValueError(f"keep names no head of {name!r}: at least one of its {total} must stay")
-            chosen[name] = sorted(heads)
+            chosen[name] = sorted(numbers)
     return chosen
 
 

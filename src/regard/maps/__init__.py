@@ -62,9 +62,13 @@ from regard.maps._segments import Segment as Segment
 from regard.maps._segments import check_segments as check_segments
 from regard.maps._segments import find_segments as find_segments
 from regard.maps._segments import image_tokens_of as image_tokens_of
+from regard.maps._selection import Numbers as Numbers
+from regard.maps._selection import Rows as Rows
 from regard.maps._selection import check_patterns as check_patterns
+from regard.maps._selection import checked_selection as checked_selection
 from regard.maps._selection import matches as matches
 from regard.maps._selection import may_match as may_match
+from regard.maps._selection import whole_number as whole_number
 from regard.maps._stacks import check_one_stack as check_one_stack
 from regard.maps._stacks import heads_together as heads_together
 from regard.maps._stacks import is_cross_attention as is_cross_attention

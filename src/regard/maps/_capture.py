@@ -22,6 +22,7 @@ from regard.maps._interception_block import intercept
 from regard.maps._keeping import OverviewOptions
 from regard.maps._layout import Layout, check_grid
 from regard.maps._learning import LearningInterceptor
+from regard.maps._maps_json import MapsContent
 from regard.maps._module_names import ModuleNames
 from regard.maps._quick_calls import QuickCalls, QuickOptions
 from regard.maps._record import AttentionRecord, Missed
@@ -132,7 +133,8 @@ class Capture(Revisions):
         if self.long.overview is not None and torch.cuda.is_initialized():
             torch.cuda.synchronize()  # overviews are copied to the host asynchronously
         if self.stream is not None:
-            self.storage.finish((self.maps.records, self.maps.missed, self.maps.notes))
+            maps = self.maps
+            self.storage.finish(MapsContent(maps.records, maps.missed, maps.notes, maps.image_tokens))
         if kind is None:
             self._warn()
 

@@ -17,6 +17,7 @@ from regard.maps._files import read_records, write_records
 from regard.maps._generation import join_calls
 from regard.maps._layout import Layout, given_layout
 from regard.maps._long_map import LongMap
+from regard.maps._maps_json import MapsContent
 from regard.maps._record import AttentionRecord, Missed
 from regard.maps._segments import ImageTokens
 from regard.support.checks import check_count, check_path, describe
@@ -233,7 +234,7 @@ class Maps(Mapping[str, Map]):
 
     def _some(self, chosen: Iterable[Map]) -> "Maps":
         some = Maps(chosen)
-        some.image_tokens = self.image_tokens
+        some.notes, some.image_tokens = list(self.notes), self.image_tokens
         return some
 
     def __iter__(self) -> Iterator[str]:
@@ -268,9 +269,9 @@ class Maps(Mapping[str, Map]):
         were kept in full, the queries and keys of ``keep_keys=True``, and the norms of ``values=True``.
 
         Args:
-            output: what ``generate`` returned. Needed if tokens may have been rejected (prompt lookup), and for beam
-                search with ``return_dict_in_generate=True, output_scores=True``: then the maps follow each sequence
-                through the beams.
+            output: what ``generate`` returned, with the prompt or without. Needed if tokens may have been rejected
+                (prompt lookup), and for beam search with ``return_dict_in_generate=True, output_scores=True``: then the
+                maps follow each sequence through the beams.
         """
         found = Maps((Map(name, [join_calls(name, m.calls, output)]) for name, m in self.items()), list(self.missed))
         found.notes = list(self.notes)
@@ -313,14 +314,14 @@ class Maps(Mapping[str, Map]):
     def save(self, path: str | Path, *, dtype: str | None = None) -> Path:
         """Write all maps to one safetensors file; ``dtype`` "uint8" (scaled per head) or "float16" makes it small."""
         named = [_renamed(call, found.name) for found in self.values() for call in found.calls]
-        return write_records(Path(path), named, self.missed, self.notes, dtype)
+        return write_records(Path(path), MapsContent(named, self.missed, self.notes, self.image_tokens), dtype)
 
     @classmethod
     def load(cls, path: str | Path) -> "Maps":
         """Read the file that :meth:`save` wrote, or the folder that ``capture(stream=…)`` wrote."""
         check_path("path", path)
         maps = cls()
-        records, maps.missed, maps.notes = read_records(Path(path))
+        records, maps.missed, maps.notes, maps.image_tokens = read_records(Path(path))
         for record in records:
             maps.add(record)
         return maps

@@ -1,7 +1,6 @@
 """Saves records as one safetensors file with a JSON description, and loads them. Nothing is unpickled."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,24 +8,23 @@ import torch
 from torch import Tensor
 
 from regard.maps._contributions import ValueNorms
-from regard.maps._folders import FORMAT, WRONG, Read, first_line, missed_from_json, read_folder
-from regard.maps._record import AttentionRecord, Missed
+from regard.maps._folders import WRONG, first_line, read_folder
+from regard.maps._maps_json import MapsContent, content_from_json, content_to_json
+from regard.maps._record import AttentionRecord
 from regard.maps._record_json import record_from_json, record_to_json
 from regard.support.reading import UnreadableError, check_regular, parse_json
 
 _DTYPES = (None, "float16", "bfloat16", "float32", "uint8")
 
 
-def write_records(
-    path: Path, records: list[AttentionRecord], missed: list[Missed], notes: list[str], dtype: str | None
-) -> Path:
+def write_records(path: Path, content: MapsContent, dtype: str | None) -> Path:
     """One safetensors file; returns its path, which ends in ``.safetensors``."""
     if dtype not in _DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(map(repr, _DTYPES))}, got {dtype!r}")
     save_file = _safetensors().torch.save_file
     path = _with_suffix(path)
     tensors: dict[str, Tensor] = {}
-    for number, record in enumerate(records):
+    for number, record in enumerate(content.records):
         if record.stored is None and record.overview is None:
             raise ValueError(f"{record.name!r} was folded by reduce= and has no weights to save: save .reduced")
         if record.stored is not None:
@@ -40,14 +38,13 @@ def write_records(
             tensors |= {f"{number}.overview.{name}": x.cpu().contiguous() for name, x in parts.items()}
         if record.norms is not None:
             tensors |= {f"{number}.norms.{name}": x.cpu().contiguous() for name, x in record.norms.tensors.items()}
-    calls = [record_to_json(record) for record in records]
-    about = {**FORMAT, "calls": calls, "missed": list(map(asdict, missed)), "notes": notes}
+    about = content_to_json([record_to_json(record) for record in content.records], content)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, str(path), metadata={"regard": json.dumps(about)})
     return path
 
 
-def read_records(path: Path) -> Read:
+def read_records(path: Path) -> MapsContent:
     """Read what :func:`write_records` wrote, or a folder of streamed maps (see :mod:`regard.maps._folders`)."""
     if path.is_dir():
         return read_folder(path)
@@ -65,7 +62,7 @@ def read_records(path: Path) -> Read:
             records = []
             for number, call in enumerate(about["calls"]):
                 records.append(_read_call(file, keys, number, call))
-        return records, [missed_from_json(entry) for entry in about["missed"]], [str(note) for note in about["notes"]]
+        return content_from_json(about, records)
     except UnreadableError:
         raise
     except (safetensors.SafetensorError, *WRONG) as error:

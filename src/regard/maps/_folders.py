@@ -6,7 +6,6 @@ Nothing is unpickled. Files are memory-mapped, so that a map is read from disk w
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,34 +15,30 @@ from torch import Tensor
 from regard.maps._attention_scores import AttentionScores
 from regard.maps._band import Band
 from regard.maps._contributions import ValueNorms
-from regard.maps._record import AttentionRecord, Missed
+from regard.maps._maps_json import MapsContent, content_from_json, content_to_json
+from regard.maps._record import AttentionRecord
 from regard.maps._record_json import record_from_json, record_to_json
 from regard.support.reading import UnreadableError, check_regular, file_inside, read_object
 
-FORMAT = {"format": "regard maps", "version": 1}
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64, torch.bool)
 }
 _MAPS = ("float16", "bfloat16", "float32", "float64")
 
-# Records, missed attention, and notes.
-Read = tuple[list[AttentionRecord], list[Missed], list[str]]
-
 # Errors that a malformed description raises where its parts are used.
 WRONG = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError)
 
 
-def write_index(folder: Path, read: Read, file_of: Callable[[Tensor], str | None]) -> None:
+def write_index(folder: Path, content: MapsContent, file_of: Callable[[Tensor], str | None]) -> None:
     """Describe the maps of a folder in its ``maps.json``, so that they can be read later.
 
     Args:
-        read: what :func:`read_folder` is to return.
+        content: what :func:`read_folder` is to return.
         file_of: the name of the file that already holds a tensor; None if none does.
     """
-    records, missed, notes = read
     calls = []
-    for number, record in enumerate(records):
+    for number, record in enumerate(content.records):
         call = record_to_json(record)
         if record.stored is not None:
             call["dtype"] = _name(record.stored)
@@ -68,8 +63,7 @@ def write_index(folder: Path, read: Read, file_of: Callable[[Tensor], str | None
                 file = _write(folder / f"{number:06d}.{name}", x)
             call["parts"][name] = {"file": file, "dtype": _name(x), "shape": list(x.shape)}
         calls.append(call)
-    about = {**FORMAT, "calls": calls, "missed": list(map(asdict, missed)), "notes": notes}
-    (folder / "maps.json").write_text(json.dumps(about, indent=1))
+    (folder / "maps.json").write_text(json.dumps(content_to_json(calls, content), indent=1))
 
 
 def _name(x: Tensor) -> str:
@@ -99,7 +93,7 @@ def _describe(scores: AttentionScores) -> tuple[dict[str, Any], dict[str, Tensor
     return about, {f"scores.{name}": x for name, x in named.items() if x is not None}
 
 
-def read_folder(folder: Path) -> Read:
+def read_folder(folder: Path) -> MapsContent:
     """Read a folder whose index :func:`write_index` wrote."""
     index = folder / "maps.json"
     if not index.exists():
@@ -107,9 +101,7 @@ def read_folder(folder: Path) -> Read:
     about = read_object(index, finite=False)
     try:
         records = [_read_call(folder, call) for call in about["calls"]]
-        # Folders of before state neither.
-        missed = [missed_from_json(entry) for entry in about.get("missed", [])]
-        return records, missed, [str(note) for note in about.get("notes", [])]
+        return content_from_json({"missed": [], "notes": [], **about}, records)  # folders of before state neither
     except UnreadableError:
         raise
     except WRONG as error:
@@ -200,13 +192,6 @@ def _empty(folder: Path, dtype: Any, shape: Any) -> Tensor:
     if 0 not in shape:
         raise UnreadableError(f"{folder} is said to have a map of shape {shape!r:.100}, but names no file of it")
     return torch.empty(shape, dtype=_DTYPES[dtype])
-
-
-def missed_from_json(entry: dict[str, Any]) -> Missed:
-    found = Missed(**{**entry, "shape": None if entry["shape"] is None else tuple(entry["shape"])})
-    if not (isinstance(found.name, str) and isinstance(found.reason, str) and type(found.count) is int):
-        raise UnreadableError(f"{entry!r:.100} does not say what was missed")
-    return found
 
 
 def first_line(error: Exception) -> str:

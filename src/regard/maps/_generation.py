@@ -32,7 +32,7 @@ def join_calls(name: str, calls: list[AttentionRecord], output: Any = None) -> A
     if positions is None:  # an encoder, or a vision tower: it runs once
         return calls[-1]
     ancestry = _ancestry(name, positions, sequences, output)
-    end = _end(name, positions, sequences)
+    end = _end(name, positions, sequences) if ancestry is None else _end_of_beams(name, positions, ancestry)
     if ancestry is not None:  # beams may have gone on after the sequences that were returned had ended
         kept = [number for number, place in enumerate(positions) if place.end <= end]
         calls, positions = [calls[number] for number in kept], [positions[number] for number in kept]
@@ -217,14 +217,31 @@ def _end(name: str, positions: list[Positions], sequences: Tensor | None) -> int
                 + _OUTPUT
             )
         return last.end
-    end = sequences.shape[1] - 1
-    beams = any(place.beams for place in positions)
-    if not (any(place.end == end for place in positions) if beams else last.first < end <= last.end):
-        raise ValueError(
-            f"{name!r}: output has {sequences.shape[1]} tokens per sequence, but the calls of this capture saw {last.end}: "
-            "they do not belong together"
-        )
+    tokens = sequences.shape[1]
+    # Some models return the answer alone: Whisper, and those that are given embeddings. Whisper may leave out the token that
+    # ends it, too.
+    prompt = positions[0].end
+    for end in (tokens - 1, prompt + tokens - 1):
+        if max(last.first + 1, prompt) <= end <= last.end:
+            return end
+    if prompt + tokens == last.end and (last.queries == 1 or len(positions) == 1):
+        return last.end
+    raise _other_output(name, tokens, last)
+
+
+def _end_of_beams(name: str, positions: list[Positions], ancestry: Tensor) -> int:
+    """The same for beam search, which may have gone on after the sequences that were returned had ended."""
+    end = ancestry.shape[1]
+    if not any(place.end == end for place in positions):
+        raise _other_output(name, end + 1, positions[-1])
     return end
+
+
+def _other_output(name: str, tokens: int, last: Positions) -> ValueError:
+    return ValueError(
+        f"{name!r}: output has {tokens} tokens per sequence, but the calls of this capture saw {last.end}: they do not belong "
+        "together. Pass what generate(return_dict_in_generate=True) returned inside this block"
+    )
 
 
 def _ancestry(name: str, positions: list[Positions], sequences: Tensor | None, output: Any) -> Tensor | None:
@@ -240,7 +257,9 @@ def _ancestry(name: str, positions: list[Positions], sequences: Tensor | None, o
     # Column t has the batch row of the call that chose token t of the answer. The query of that call was the token before.
     chosen = chosen[:, : sequences.shape[1]].cpu()
     prompt = sequences.shape[1] - chosen.shape[1]
-    return torch.cat((chosen[:, :1].expand(-1, max(0, prompt - 1)), chosen), 1)
+    if prompt == 0:  # the answer alone, of a model that was given embeddings
+        prompt = positions[0].end
+    return torch.cat((chosen[:, :1].expand(-1, prompt - 1), chosen), 1)
 
 
 def _rows_of(weights: Tensor, place: Positions, ancestry: Tensor) -> Tensor:

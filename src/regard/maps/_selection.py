@@ -57,23 +57,25 @@ def checked_selection(name: str, chosen: Any) -> Rows:
         return chosen
     if isinstance(chosen, slice):
         parts = (chosen.start, chosen.stop, chosen.step)
-        if not all(part is None or type(part) is int for part in parts) or (
-            chosen.step is not None and chosen.step < 1
-        ):
+        start, stop, step = (None if part is None else whole_number(part) for part in parts)
+        wrong = [
+            part for part, whole in zip(parts, (start, stop, step), strict=True) if part is not None and whole is None
+        ]
+        if wrong or (step is not None and step < 1):
             raise ValueError(f"{name} must be a slice of whole numbers with a step of 1 or more, got {chosen}")
-        return chosen
+        return slice(start, stop, step)
     if not is_iterable(chosen, Collection) or getattr(chosen, "ndim", 1) == 0:
-        number = _whole(chosen)
+        number = whole_number(chosen)
         if number is not None:
             return number
     elif getattr(chosen, "ndim", 1) == 1:
-        numbers = [_whole(each) for each in chosen]
+        numbers = [whole_number(each) for each in chosen]
         if None not in numbers:
             return numbers  # type: ignore[return-value]
     raise TypeError(f"{name} must be a whole number, a slice or several whole numbers, got {describe(chosen)}")
 
 
-def _whole(number: Any) -> int | None:
+def whole_number(number: Any) -> int | None:
     """A whole number, also of numpy or torch; None for anything else. A boolean is none: a mask is no list of numbers."""
     if isinstance(number, bool) or getattr(number, "dtype", None) in (torch.bool, "bool"):
         return None

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard.maps._folders import Read, write_index
+from regard.maps._folders import write_index
+from regard.maps._maps_json import MapsContent
 from regard.support.text import format_size
 
 
@@ -89,7 +90,7 @@ class Storage:
         elif name := self._files.pop(tensor.data_ptr(), None):
             (self.folder / name).unlink()
 
-    def finish(self, read: Read) -> None:
-        """Write the index of a folder, so that its maps can be read later, with what was missed and the notes."""
+    def finish(self, content: MapsContent) -> None:
+        """Write the index of a folder, so that its maps can be read later, with all that is said about them."""
         if self.folder is not None:
-            write_index(self.folder, read, lambda x: self._files.get(x.data_ptr()))
+            write_index(self.folder, content, lambda x: self._files.get(x.data_ptr()))

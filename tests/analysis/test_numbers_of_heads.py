@@ -1,0 +1,62 @@
+"""Heads are chosen by their numbers: as a list, and as the tensors and arrays that statistics of heads are."""
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from regard.analysis import accuracy, mask_heads, pruning_curve
+
+
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn, self.head = regard.MultiHeadAttention(12, 4), torch.nn.Linear(12, 3)
+
+    def forward(self, x):
+        return self.head((x + self.attn(x)).tanh().mean(1))
+
+
+@pytest.fixture
+def model():
+    return Small().double().eval()
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, 5, 12, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, lambda some: list(torch.tensor(some)), tuple])
+def test_heads_are_taken_in_any_form(kind, model, x):
+    with mask_heads(model, {"attn": [0, 3]}):
+        want = model(x)
+    with mask_heads(model, {"attn": kind([3, 0])}):
+        assert torch.equal(model(x), want)
+    torch.testing.assert_close(regard.prune_heads(model, {"attn": kind([2, 1])})(x), want)
+    batches = [(x, torch.tensor([0, 1]))]
+    curve = pruning_curve(model, batches, [("attn", head) for head in kind([3, 0, 1, 2])], points=3)
+    with mask_heads(model, {"attn": [0, 3]}):
+        assert curve[1].accuracy == accuracy(model, batches)
+
+
+@pytest.mark.parametrize(
+    "heads", [[0.0], torch.tensor([True]), torch.tensor([4]), torch.tensor([1, 1]), np.array([-1])]
+)
+def test_other_numbers_are_refused(heads, model, x, user_errors):
+    with pytest.raises(ValueError, match="must be different numbers below 4"), mask_heads(model, {"attn": heads}):
+        model(x)
+    with pytest.raises(ValueError, match="must be different numbers below 4"):
+        regard.prune_heads(model, {"attn": heads})
+
+
+def test_no_head_is_no_head(model, x):
+    with mask_heads(model, {"attn": torch.tensor([]).long()}):
+        assert torch.equal(model(x), model.eval()(x))
+    with pytest.raises(ValueError, match="keep names no head of 'attn'"):
+        regard.prune_heads(model, {"attn": torch.tensor([]).long()})
+
+
+def test_an_order_names_heads_by_numbers(model, x, user_errors):
+    with pytest.raises(TypeError, match=r"order must name heads by their numbers, got \('attn', '0'\)"):
+        pruning_curve(model, [(x, torch.tensor([0, 1]))], [("attn", 1), ("attn", "0")])
