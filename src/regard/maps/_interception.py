@@ -89,8 +89,9 @@ class Interceptor(InterceptorParts):
         if handler is not None and not in_backward():
             # All overloads of an aten operator share one handler, which is given their common packet.
             return handler(getattr(func, "overloadpacket", func) if operator else func, args, kwargs)
+        given = self.handwritten.before(name, args) if self._origins else args
         out = func(*args, **kwargs)
-        self._follow(name, func, args, kwargs, out)
+        self._follow(name, func, given, kwargs, out)
         if operator:
             self._operator(func, args, out)
         return out

@@ -61,7 +61,7 @@ def before_dropout(
         return origin.dropped(origin.source, kept=1 / scale)
     given = [entered_dropout(y, origins) for y in args]
     in_place = is_in_place(name)
-    if in_place and given[0] is out:
+    if (in_place and given[0] is out) or kwargs.get("out") is not None:
         return None  # it is changed already, and was not copied before
     try:
         with torch.no_grad(), torch._C.DisableTorchFunction():

@@ -22,7 +22,7 @@ from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps.sources._before_dropout import error_of_kept
 from regard.maps.sources._gathered import gathered
 from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS, PRODUCTS, is_in_place, sums_to_one
-from regard.maps.sources._tensor_history import RANDOM, SOFTMAXES, TensorHistory
+from regard.maps.sources._tensor_history import COPIES, RANDOM, SOFTMAXES, TensorHistory
 from regard.maps.sources._tensor_origins import WeightedSum
 from regard.maps.sources._weighted_sums import composes, divided_after, mixes_heads, product, sum_of_terms
 
@@ -131,9 +131,10 @@ class HandwrittenAttention:
         before = args[0].detach().clone() if random else None
         if self.history.random.among(masks) and before is None:
             self.history.random.add(args[0], args)
+        given = self.before(func.__name__, args)
         out = func(*args, **kwargs)
         if before is None or not self.history.random_mask(args, before, args[0]):
-            self.history.follow(func.__name__, func, args, kwargs, out)
+            self.history.follow(func.__name__, func, given, kwargs, out)
         return out, None
 
     def _random(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
@@ -145,7 +146,7 @@ class HandwrittenAttention:
     def before(self, name: str, args: Args) -> Args:
         """The arguments of a function, before it runs. If it works in place on scores or weights, and random masks or weights
         after dropout are among them, with a copy of what it changes: the function is also applied to what entered dropout."""
-        if not is_in_place(name) or not args or not isinstance(args[0], Tensor):
+        if not is_in_place(name) or name in COPIES or not args or not isinstance(args[0], Tensor):
             return args
         origin, others = self.history.get(args[0]), args[1:]
         random = name in _SUMS_IN_PLACE and origin is not None and self.history.random.among(others)

@@ -49,7 +49,7 @@ from regard.maps.sources._tensor_origins import ExpectedUse, RandomMask, TensorO
 
 SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax", "log_softmax", "softmin", "gumbel_softmax"})
 _SPLITS = frozenset({"split", "chunk", "unbind", "tensor_split", "split_with_sizes"})
-_COPIES = frozenset({"copy_", "__setitem__"})
+COPIES = frozenset({"copy_", "__setitem__"})
 _EXPONENTIALS = frozenset({"exp", "exp_", "exp2", "exp2_"})
 _SIGMOIDS = frozenset({"sigmoid", "sigmoid_", "special_expit"})
 RANDOM = frozenset(
@@ -255,7 +255,7 @@ class TensorHistory:
             self.touch(args)
         if name in _SPLITS and isinstance(out, tuple | list):
             self._split(func, args, kwargs, out)
-        elif name in _COPIES:
+        elif name in COPIES:
             self._copied(name, func, args, kwargs)
         elif (
             isinstance(out, Tensor) and out.ndim >= 2 and not (name in JOINS and self._joined(func, args, kwargs, out))
