@@ -21,8 +21,10 @@ from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps.sources._before_dropout import error_of_kept
 from regard.maps.sources._gathered import gathered
-from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS, PRODUCTS, is_in_place, sums_to_one
-from regard.maps.sources._tensor_history import COPIES, RANDOM, SOFTMAXES, TensorHistory
+from regard.maps.sources._own_values import with_own_values
+from regard.maps.sources._random_masks import RANDOM
+from regard.maps.sources._tensor_facts import COPIES, DIVISIONS, MULTIPLICATIONS, PRODUCTS, is_in_place, sums_to_one
+from regard.maps.sources._tensor_history import SOFTMAXES, TensorHistory
 from regard.maps.sources._tensor_origins import WeightedSum
 from regard.maps.sources._weighted_sums import composes, divided_after, mixes_heads, product, sum_of_terms
 
@@ -224,7 +226,12 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
     width = rows_of_values.shape[-1]
     in_model = _expanded(found.value, shape, rows_of_values)
     evidence = evidence_for(site, width, (*shape[:-1], width), in_model)
-    reading = read_axes(shape, width, evidence, per_query=found.value.shape[:-2] == shape[:-2])
+    own = with_own_values(found, shape, in_model, evidence)
+    if own is None:
+        reading = read_axes(shape, width, evidence, per_query=found.value.shape[:-2] == shape[:-2])
+    else:
+        found, in_model, reading = own
+        rows_of_values, shape = found.arrange(out), found.shape
     if not found.origin.scored and rows_are_features(reading, shape, evidence):
         return "linear attention has no map: its softmax is over keys, for each feature"
     flat = reading.without_queries
@@ -282,7 +289,7 @@ def _expanded(value: Tensor, shape: tuple[int, ...], rows_of_values: Tensor) -> 
     if value.ndim > 4:
         heads = rows_of_values.shape[-3] if value.shape[-3] == 1 else value.shape[-3]
         return value.expand(*rows_of_values.shape[:-3], heads, *value.shape[-2:])
-    if value.ndim == 3 and len(shape) == 4 and value.shape[0] % max(1, shape[0]) == 0:
+    if value.ndim == 3 == rows_of_values.ndim and len(shape) == 4 and value.shape[0] % max(1, shape[0]) == 0:
         return value.unflatten(0, (shape[0], -1))  # samples and heads were folded into one axis
     if value.ndim < rows_of_values.ndim:
         return value.expand(*rows_of_values.shape[:-2], *value.shape[-2:])

@@ -33,14 +33,19 @@ from regard.maps.sources._random_masks import (
 )
 from regard.maps.sources._tensor_facts import (
     CASTS,
+    COPIES,
     DIVISIONS,
+    EXPONENTIALS,
     JOINS,
     MULTIPLICATIONS,
     RESHAPES,
+    SIGMOIDS,
+    SPLITS,
     by_rows,
     is_learned,
     is_normalized,
     is_outer,
+    is_turned_copy,
     is_whole_view,
     represents,
     tensors_of,
@@ -48,14 +53,6 @@ from regard.maps.sources._tensor_facts import (
 from regard.maps.sources._tensor_origins import ExpectedUse, RandomMask, TensorOrigin, WeightedSum
 
 SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax", "log_softmax", "softmin", "gumbel_softmax"})
-_SPLITS = frozenset({"split", "chunk", "unbind", "tensor_split", "split_with_sizes"})
-COPIES = frozenset({"copy_", "__setitem__"})
-_EXPONENTIALS = frozenset({"exp", "exp_", "exp2", "exp2_"})
-_SIGMOIDS = frozenset({"sigmoid", "sigmoid_", "special_expit"})
-RANDOM = frozenset(
-    {"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_", "randint", "randint_like", "randn", "randn_like"}
-    | {"normal", "normal_", "random_"}
-)
 _SAME = CASTS | {"__get__"}  # functions that do not count as a use of a tensor
 _MASKED = ("weights", "exponentials", "scores")  # kinds of tensors that a model may mask
 # Functions whose further arguments only give a dtype or a shape.
@@ -253,7 +250,7 @@ class TensorHistory:
         """Note the origin of ``out`` if it still represents the scores or weights among ``args``."""
         if name not in _SAME:
             self.touch(args)
-        if name in _SPLITS and isinstance(out, tuple | list):
+        if name in SPLITS and isinstance(out, tuple | list):
             self._split(func, args, kwargs, out)
         elif name in COPIES:
             self._copied(name, func, args, kwargs)
@@ -289,7 +286,8 @@ class TensorHistory:
                     return
                 origin = followed
             shape = origin.shape if name in RESHAPES or out.shape == x.shape else tuple(out.shape)
-            origin = replace(origin, shape=shape, numerator=None)
+            turned = origin.turned or is_turned_copy(x, out)
+            origin = replace(origin, shape=shape, numerator=None, turned=turned)
             origin = self._becomes_weights(name, origin, args[1 - index] if index < 2 <= len(args) else None, out)
             self.set(out, after_mask(name, before.kind, origin, x, out))
             self._merged(args, origin)
@@ -369,10 +367,10 @@ class TensorHistory:
         Args:
             other: the other factor, or the divisor.
         """
-        if name in _SIGMOIDS and origin.kind == "scores" and not origin.learned:
+        if name in SIGMOIDS and origin.kind == "scores" and not origin.learned:
             # Sigmoids of scores are often no attention (masks of objects, for example), so no product is expected.
             return replace(origin, kind="weights", form="sigmoid", use=None)
-        if name in _EXPONENTIALS and origin.kind in ("scores", "logarithms"):
+        if name in EXPONENTIALS and origin.kind in ("scores", "logarithms"):
             # The logarithm of a small weight is large, and in half precision its rounding is a few per cent of the weight.
             within = 8 * torch.finfo(out.dtype).eps if origin.kind == "logarithms" else 0.0
             origin = replace(origin, kind="exponentials", form="softmax", use=None)

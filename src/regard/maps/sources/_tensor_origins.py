@@ -73,6 +73,7 @@ class TensorOrigin:
             attention, and "classes" if their last axis counts vectors that are learned or shared by all samples.
         learned: for scores, whether one factor is learned or shared by all samples.
         numerator: for scores, the product that becomes attention if its rows are divided by the sums of their weights.
+        turned: whether the axes were permuted, so that queries may no longer be next to the keys, and then copied.
         average: for averages, the name under which they were recorded, and the numbers of queries and keys.
     """
 
@@ -85,6 +86,7 @@ class TensorOrigin:
     factors: tuple[Tensor, Tensor] | None = None
     form: str = "softmax"
     learned: bool = False
+    turned: bool = False
     numerator: "WeightedSum | None" = None
     average: tuple[str, int, int] | None = None
 

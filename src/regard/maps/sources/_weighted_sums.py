@@ -153,7 +153,6 @@ def _arranged(
     for axis, a in enumerate(lead):
         if a not in of_value:
             values = values.unsqueeze(axis)
-    values = values if query else values.expand(*(weights.shape[i] for i in order[:-1]), *values.shape[-2:])
     target = [result.index(a) for a in (*lead, *query, *width)]
     back = [target.index(i) for i in range(len(target))]
 
@@ -167,18 +166,17 @@ def _arranged(
 
 
 def _query_of(weights: Tensor, of_weights: str, of_value: str, kept: list[str], summed: str) -> list[str]:
-    """The letter of the queries among the ``kept`` ones, in a list. A single query may have no axis, nor have queries one of
-    their own if each of them has values of its own: positions relative to it, or features of the pair.
+    """The letter of the rows among the ``kept`` ones, in a list. A single query may have no axis.
 
     Axes that only the weights have are the queries, and heads that share values. In self-attention there are as many queries
-    as keys.
+    as keys. If the values have such an axis, too, these may differ from query to query (see ``_own_values.py``). Then the
+    heads are the rows, and the first axis is rather the samples.
     """
     count = weights.shape[of_weights.index(summed)]
     free = [a for a in kept if a not in of_value]
-    many = [a for a in free[::-1] if weights.shape[of_weights.index(a)] == count]
-    beside = kept[-1]
-    own = bool(free) and beside in of_value and weights.shape[of_weights.index(beside)] == count
-    return [] if own and (not many or of_weights[0] not in of_value) else many[:1] or free[-1:]
+    own = len(free) > 1 and any(a in of_value and weights.shape[of_weights.index(a)] == count for a in kept)
+    free = free[own:] if free[:1] == kept[:1] else free
+    return next(([a] for a in free[::-1] if weights.shape[of_weights.index(a)] == count), free[-1:])
 
 
 def _mixes_heads(weights: Tensor, summed: int) -> bool:
