@@ -354,7 +354,12 @@ class OutputTracker(ScaledOutputs):
         self._stack = (weakref.ref(out), outputs, dim % out.ndim) if stacked else None
         if stacked or dim not in (-1, out.ndim - 1):
             return
-        if self._apply(self.listener.repeated, tuple(output.name for output in outputs)):
+        merged = self._apply(self.listener.repeated, tuple(output.name for output in outputs))
+        if merged is None:
+            first = outputs[0]
+            self._sums.set(out, {Followed(first.name, first.lead, None, Memory(None), beside=True): 1.0})
+            self.refresh_known()
+        elif merged:
             self._outputs = [output for output in self._outputs if output not in outputs[1:]]
             self._sums.without(outputs)
             self._sums.set(out, {outputs[0]: 1.0})
