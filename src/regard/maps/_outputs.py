@@ -270,6 +270,14 @@ class OutputTracker(ScaledOutputs):
         self.folded.expect(name, running, heads_of_new, tensor)
         self.refresh_known()
 
+    def retracted(self, name: str) -> None:
+        """The latest record turned out to be no attention of its own: the next one takes its number."""
+        if self._outputs and self._outputs[-1].name == name:
+            self._sums.without(self._outputs[-1:])
+            self._outputs.pop()
+            self._number -= 1
+            self.refresh_known()
+
     def _end_call(self, keep: bool = False) -> None:
         """The call of a module is over: report outputs whose logsumexp the model took, but did not use to merge them.
 

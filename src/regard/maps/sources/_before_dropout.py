@@ -81,7 +81,7 @@ def _after(origin: TensorOrigin, x: Tensor, source: Tensor, out: Tensor) -> Tens
     those of heads. After mixing they can no longer be compared, so this is done before.
     """
     error = origin.mask.error
-    if origin.kind != "weights" or origin.source is None or why_unreadable(out) is not None:
+    if origin.kind not in ("weights", "averages") or origin.source is None or why_unreadable(out) is not None:
         return origin.dropped(source)
     if x is not out and shares_memory(x, out):
         return origin.dropped(source)

@@ -26,7 +26,15 @@ from regard.maps.sources._random_masks import RANDOM
 from regard.maps.sources._tensor_facts import COPIES, DIVISIONS, MULTIPLICATIONS, PRODUCTS, is_in_place, sums_to_one
 from regard.maps.sources._tensor_history import SOFTMAXES, TensorHistory
 from regard.maps.sources._tensor_origins import WeightedSum
-from regard.maps.sources._weighted_sums import composes, divided_after, mixes_heads, product, sum_of_terms
+from regard.maps.sources._weighted_sums import (
+    composes,
+    divided_after,
+    may_be_map,
+    mixes_heads,
+    origin_as_map,
+    product,
+    sum_of_terms,
+)
 
 Function = Callable[..., Any]
 Args = tuple[Any, ...]
@@ -161,6 +169,13 @@ class HandwrittenAttention:
             self.history.set(copy, origin)
         return (copy, *args[1:])
 
+    def recorded(self, out: Any, found: WeightedSum, name: str) -> None:
+        """Note the output of an attention that was recorded under this name: it may be a part of another one."""
+        self.history.average(out, found, name)
+        origin = origin_as_map(found, out, name) if isinstance(out, Tensor) else None
+        if origin is not None:
+            self.history.set(out, origin)
+
     def has_random_mask(self, args: Args, kwargs: Kwargs) -> bool:
         """Whether the mask of a call of ``scaled_dot_product_attention`` depends on random numbers."""
         return (args[3] if len(args) > 3 else kwargs.get("attn_mask")) in self.history.random
@@ -183,7 +198,7 @@ class HandwrittenAttention:
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 entered = func(torch.zeros_like(args[0]), *args[1:], **kwargs)
             self.history.hide(origin, entered, out, self.history.random.is_alone(args[0]))
-        return out, None if linear is None else LinearAttention(linear[0], linear[1:])
+        return out, None if linear is None else LinearAttention(linear.name, linear[1:3])
 
     def _composed(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
         """Run a product of two maps, whose rows sum to one if those of both do. Other rows may have weights of any size."""
@@ -226,6 +241,7 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
     width = rows_of_values.shape[-1]
     in_model = _expanded(found.value, shape, rows_of_values)
     evidence = evidence_for(site, width, (*shape[:-1], width), in_model)
+    tentative = not found.origin.scored or may_be_map(found)
     own = with_own_values(found, shape, in_model, evidence)
     if own is None:
         reading = read_axes(shape, width, evidence, per_query=found.value.shape[:-2] == shape[:-2])
@@ -273,7 +289,7 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
             largest_sum=None
             if sums_to_one
             else largest_magnitude(torch.linalg.vector_norm(exact(weights.detach()), 1, -1)),
-            tentative=not found.origin.scored,
+            tentative=tentative,
         ),
     )
     record = gathered(record, reading.query_count) if reading.queries else record

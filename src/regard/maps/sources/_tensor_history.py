@@ -50,7 +50,7 @@ from regard.maps.sources._tensor_facts import (
     represents,
     tensors_of,
 )
-from regard.maps.sources._tensor_origins import ExpectedUse, RandomMask, TensorOrigin, WeightedSum
+from regard.maps.sources._tensor_origins import ExpectedUse, RandomMask, RecordedAverage, TensorOrigin, WeightedSum
 
 SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax", "log_softmax", "softmin", "gumbel_softmax"})
 _SAME = CASTS | {"__get__"}  # functions that do not count as a use of a tensor
@@ -220,23 +220,25 @@ class TensorHistory:
         self.forget(out)
         if not found.origin.scored:
             queries, keys = found.weights.shape[-2:]
-            self.set(out, TensorOrigin("averages", False, tuple(out.shape), average=(name, queries, keys)))
+            self.set(
+                out, TensorOrigin("averages", False, tuple(out.shape), average=RecordedAverage(name, queries, keys))
+            )
 
-    def linear_attention(self, args: tuple[Any, ...]) -> tuple[str, int, int] | None:
+    def linear_attention(self, args: tuple[Any, ...]) -> RecordedAverage | None:
         """The ``average`` of the origin of softmax(k)ᵀ v, if this product multiplies it with softmax(q) or q; else None."""
         operands = tensors_of(args)
         for weights, value in (operands, operands[::-1]) if len(operands) == 2 else ():
             origin, other = self.get(weights), self.get(value)
-            if other is None or other.average is None:
+            if other is None or other.average is None or other.average.matrix is not None:
                 continue
             if origin is None:  # queries without a softmax, as in lambda layers
-                if not is_learned(weights) and weights.shape[-2:] == other.average[:0:-1]:
+                if not is_learned(weights) and weights.shape[-2:] == other.average[2:0:-1]:
                     return other.average
                 continue
             if origin.kind != "weights" or origin.scored:
                 continue
             # Pooling tokens that were pooled before looks the same, but has fewer queries each time.
-            _, features, keys = other.average
+            _, features, keys, _ = other.average
             queries = weights.numel() // max(1, features * math.prod(weights.shape[:-2]))
             if queries == keys or queries > features:
                 if origin.use is not None:
