@@ -30,6 +30,7 @@ SPELLINGS = {
     ).unflatten(0, q.shape[:2]),
     "transposed": lambda q, k, v: (v.mT @ (q @ k.mT).softmax(-1).mT).mT,
     "over columns": lambda q, k, v: ((k @ q.mT).softmax(-2)).mT @ v,
+    "into a tensor": lambda q, k, v: torch.matmul((q @ k.mT).softmax(-1), v, out=torch.empty_like(v)),
     "module": lambda q, k, v: nn.Softmax(dim=-1)(q @ k.mT) @ v,
     "cast": lambda q, k, v: (q @ k.mT).double().softmax(-1).type_as(v) @ v,
     "cast like its scores": lambda q, k, v: (scores := q @ k.mT).softmax(-1).type_as(scores) @ v,

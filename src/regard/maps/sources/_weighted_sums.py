@@ -33,7 +33,8 @@ def product(history: TensorHistory, name: str, args: tuple[Any, ...], kwargs: di
     """
     if name == "einsum":
         return _einsum(history, args)
-    operands = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+    given = (*args, *(x for key, x in kwargs.items() if key != "out"))
+    operands = [x for x in given if isinstance(x, Tensor)]
     if name in ("baddbmm", "addmm"):
         return _added(history, operands, kwargs)
     if name == "tensordot" and len(operands) == 2:
