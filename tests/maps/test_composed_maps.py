@@ -160,3 +160,101 @@ def test_attention_by_landmarks_has_one_map_or_two(at_once):
     for found, weights in zip(maps.values(), expected, strict=True):
         assert found.agrees
         torch.testing.assert_close(found.weights, weights, atol=1e-4, rtol=1e-4)
+
+
+NEIGHBORS = torch.rand(6, 6, generator=torch.Generator().manual_seed(0))
+SIGNED = torch.randn(2, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+
+
+def _scores(q, k):
+    return (q @ k.mT).softmax(-1)
+
+
+# Weights -> the map, a product with a matrix that is no map itself.
+MATRICES = {
+    "neighbors": lambda w: w @ NEIGHBORS,
+    "a matrix for each sample": lambda w: w @ NEIGHBORS.expand(2, 1, 6, 6).contiguous(),
+    "einsum": lambda w: torch.einsum("bhqm,mk->bhqk", w, NEIGHBORS),
+    "of either sign": lambda w: w @ (NEIGHBORS - 0.5),
+    "divided by sums": lambda w: (y := w @ NEIGHBORS.softmax(-1)) / y.sum(-1, keepdim=True),
+    "of queries": lambda w: NEIGHBORS @ w,
+    "fewer queries": lambda w: NEIGHBORS[:3] @ w,
+}
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("options", ["kept", "reduce", "reduce, some rows"])
+@pytest.mark.parametrize("name", MATRICES)
+def test_the_product_of_a_map_and_a_matrix_is_the_map(name, options, dropout):
+    folds = {
+        "reduce": {"reduce": lambda total, weights: weights},
+        "reduce, some rows": {"reduce": lambda total, weights, rows: weights},
+    }
+
+    class Smoothed(nn.Module):
+        num_heads = 3
+
+        def forward(self, q, k, v):
+            return MATRICES[name](nn.functional.dropout(_scores(q, k), dropout)) @ v
+
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 3, 6, 4).unbind(0)
+    network = Smoothed()
+    with torch.no_grad(), regard.capture(network, **folds.get(options, {})) as maps:
+        network(q, k, v)
+    assert list(maps) == ["Smoothed"]
+    assert not maps.missed
+    found = maps[0].weights if options == "kept" else maps[0].reduced
+    torch.testing.assert_close(found, MATRICES[name](_scores(q, k)))
+    assert maps[0].agrees
+
+
+def test_heads_in_a_loop_are_joined_after_a_product_with_a_matrix():
+    class Loop(nn.Module):
+        num_heads = 3
+
+        def forward(self, q, k, v):
+            return torch.stack([(_scores(q[:, i], k[:, i]) @ NEIGHBORS) @ v[:, i] for i in range(3)], 1)
+
+    q, k, v = torch.randn(3, 2, 3, 6, 4).unbind(0)
+    network = Loop()
+    with torch.no_grad(), regard.capture(network) as maps:
+        network(q, k, v)
+    assert list(maps) == ["Loop"]
+    torch.testing.assert_close(maps[0].weights, _scores(q, k) @ NEIGHBORS)
+
+
+def test_a_matrix_that_may_be_values_is_announced():
+    """A matrix of either sign for each sample looks like values, and what follows like the keys of another attention."""
+
+    class Unclear(nn.Module):
+        def forward(self, q, k, v):
+            return (_scores(q, k) @ SIGNED) @ v
+
+    network = Unclear()
+    with torch.no_grad(), regard.capture(network) as maps:
+        network(*torch.randn(3, 2, 3, 6, 4).unbind(0))
+    assert [missed.name for missed in maps.missed] == ["Unclear"]
+
+
+def test_as_many_channels_as_keys_are_values():
+    """An output that is compared with its own values, or projected, is no map."""
+
+    class Retrieval(nn.Module):
+        num_heads = 3
+
+        def __init__(self):
+            super().__init__()
+            self.proj = nn.Linear(6, 6)
+
+        def forward(self, q, k):
+            found = _scores(q, k) @ k
+            return self.proj((_scores(found, k) @ k).transpose(1, 2))
+
+    q, k = torch.randn(2, 2, 3, 6, 6).unbind(0)
+    network = Retrieval()
+    with torch.no_grad(), regard.capture(network) as maps:
+        network(q, k)
+    assert list(maps) == ["Retrieval", "Retrieval#2"]
+    assert not maps.missed
+    torch.testing.assert_close(maps[0].weights, _scores(q, k))

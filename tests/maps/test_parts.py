@@ -227,6 +227,10 @@ def _every_other(out):
     return out[:, ::2] - LAMBDA * out[:, 1::2]
 
 
+def _side_by_side(q, k, v):
+    return torch.cat([kernel(q, k, half) for half in v.chunk(2, -1)], -1)
+
+
 DIFFERENCES = {
     "a factor": lambda q, k, v: kernel(q, k, v) - LAMBDA * kernel(k, q, v),
     "by hand": lambda q, k, v: (q @ k.mT).softmax(-1) @ v - LAMBDA * ((k @ q.mT).softmax(-1) @ v),
@@ -240,6 +244,8 @@ DIFFERENCES = {
     "every other head, values in two parts": lambda q, k, v: _every_other(
         torch.cat([kernel(_mixed(q, k), _mixed(k, q), _mixed(x, x)) for x in v.chunk(2, -1)], -1)
     ),
+    "values in two parts": lambda q, k, v: _side_by_side(q, k, v) - LAMBDA * _side_by_side(k, q, v),
+    "values in two parts, a sum": lambda q, k, v: _side_by_side(q, k, v) + -LAMBDA * _side_by_side(k, q, v),
     "a factor for each head": lambda q, k, v: kernel(q, k, v) - LAMBDA.expand(3, 1, 1) * kernel(k, q, v),
 }
 
@@ -273,12 +279,40 @@ def test_rows_and_heads_of_differential_attention_are_those_of_its_map(name, opt
     torch.testing.assert_close(maps[0].weights, expected[:, list(options.get("heads", range(3)))][:, :, list(rows)])
 
 
-@pytest.mark.parametrize("name", [name for name in DIFFERENCES if "two parts" not in name])
-def test_differential_attention_that_was_folded_is_announced(name):
+FOLDED = {
+    "reduce": {"reduce": lambda total, weights: weights.sum(0)},
+    "reduce, some rows": {"reduce": lambda total, weights, rows: weights.sum(0)},
+    "overview": {"overview": 2},
+}
+
+
+@pytest.mark.parametrize("folded", FOLDED)
+@pytest.mark.parametrize("name", list(DIFFERENCES))
+def test_differential_attention_that_was_folded_is_announced(name, folded):
     layer = Layer(DIFFERENCES[name])
-    with torch.no_grad(), regard.capture(layer, reduce=lambda total, weights: weights.sum(0)) as maps:
+    with torch.no_grad(), regard.capture(layer, **FOLDED[folded]) as maps:
         layer(torch.randn(2, 5, 12))
-    assert any("folded by reduce=" in missed.reason for missed in maps.missed)
+    assert any("subtracted" in missed.reason for missed in maps.missed)
+
+
+@pytest.mark.parametrize("folded", FOLDED)
+def test_values_in_two_parts_alone_announce_no_difference(folded):
+    layer = Layer(lambda q, k, v: _side_by_side(q, k, v) + LAMBDA * _side_by_side(k, q, v))
+    with torch.no_grad(), regard.capture(layer, **FOLDED[folded]) as maps:
+        layer(torch.randn(2, 5, 12))
+    assert not maps.missed
+
+
+@pytest.mark.parametrize("name", list(DIFFERENCES))
+def test_differential_attention_in_a_folder_is_its_map(name, tmp_path):
+    layer, x = Layer(DIFFERENCES[name]), torch.randn(2, 5, 12)
+    with torch.no_grad(), regard.capture(layer, stream=tmp_path) as maps:
+        layer(x)
+    q, k, _ = layer.split(x)
+    expected = (q @ k.mT).softmax(-1) - LAMBDA * (k @ q.mT).softmax(-1)
+    for found in (maps, regard.maps.Maps.load(tmp_path)):
+        assert list(found) == ["Layer"]
+        torch.testing.assert_close(found[0].weights, expected)
 
 
 SINK = torch.tensor([0.5, -0.2, 1.0]).view(3, 1, 1)

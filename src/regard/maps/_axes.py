@@ -192,6 +192,49 @@ def read_axes(
     return _channels(AxisReading(lead, certainty="ambiguous"), shape, width, evidence)
 
 
+@lru_cache(1024)
+def read_rows_as_heads(
+    shape: tuple[int, ...], width: int, evidence: AxisEvidence, differ: tuple[int, ...], *, turned: bool
+) -> tuple[AxisReading, int] | None:
+    """The reading of ``(…, queries, heads, keys)``, with the queries as the last leading axis but one, and which axis that was.
+
+    None if rows are rather queries.
+
+    Args:
+        width: of the values.
+        differ: leading axes along which the values differ. One of them may be the queries.
+        turned: whether another axis than the rows was next to the keys in memory, as queries are in a product with keys.
+
+    >>> reading, axis = read_rows_as_heads((2, 7, 4, 7), 8, AxisEvidence(stated=4), (0, 1), turned=True)
+    >>> reading.lead, reading.heads, reading.queries, axis
+    ((2, 7, 4), (2,), (1,), 1)
+    """
+    lead, (rows, keys) = tuple(shape[:-2]), shape[-2:]
+    found = []
+    samples = None if evidence.sequences is None else evidence.sequences[0]
+    for axis in differ:
+        if axis == 0 and lead[0] == samples != keys:
+            continue
+        order = [*(i for i in range(len(lead)) if i != axis), axis]
+        sizes = (*(lead[i] for i in order), rows)
+        reading = AxisReading(sizes, heads=(len(lead),), queries=(len(lead) - 1,), over="samples")
+        beside = None if evidence.beside is None else order.index(evidence.beside)
+        score = _score(reading, (*sizes, 1, keys), width, replace(evidence, beside=beside))
+        found.append((score, axis, reading))
+    if not found:
+        return None
+    score, axis, reading = max(found, key=lambda entry: entry[:2])
+    others = _readings(lead, evidence, gathered=False) + _shared_keys(lead, rows, evidence)
+    usual = max(_score(other, shape, width, evidence) for other in others)
+    if score < usual or (score == usual and not turned):
+        return None
+    sure = score > max(usual, 0) and sum(other == score for other, *_ in found) == 1
+    if score > usual or (lead[axis] == keys != rows):  # in self-attention there are as many queries as keys
+        return replace(reading, certainty="known" if sure else "inferred"), axis
+    undecided = rows == lead[axis] if keys in (rows, lead[axis]) else rows in evidence.counts
+    return (AxisReading(reading.lead, certainty="ambiguous"), axis) if undecided else None
+
+
 def _readings(lead: tuple[int, ...], evidence: AxisEvidence, gathered: bool) -> list[AxisReading]:
     """All readings to compare. Axes of size 1 are not tried as heads or queries: they make no difference."""
     found = [AxisReading(lead)]

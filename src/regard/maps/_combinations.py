@@ -65,6 +65,7 @@ class Followed:
         with_logsumexp: whether the model also has the logsumexp of its scores.
         taken: whether a factor that the model computed from this logsumexp was applied to the map.
         lost: whether such a factor was used in a way that is not followed.
+        beside: whether this is several outputs side by side, whose maps were not kept: they may be equal or not.
         chosen: for a part of an output, the indices of its heads.
     """
 
@@ -76,6 +77,7 @@ class Followed:
     with_logsumexp: bool = False
     taken: bool = False
     lost: bool = False
+    beside: bool = False
     chosen: tuple[int, ...] | None = None
 
 

@@ -89,8 +89,9 @@ class Interceptor(InterceptorParts):
         if handler is not None and not in_backward():
             # All overloads of an aten operator share one handler, which is given their common packet.
             return handler(getattr(func, "overloadpacket", func) if operator else func, args, kwargs)
+        given = self.handwritten.before(name, args) if self._origins else args
         out = func(*args, **kwargs)
-        self._follow(name, func, args, kwargs, out)
+        self._follow(name, func, given, kwargs, out)
         if operator:
             self._operator(func, args, out)
         return out
@@ -260,14 +261,15 @@ class Interceptor(InterceptorParts):
         if isinstance(found, LinearAttention) and found.name in self._linear:
             self._linear.discard(found.name)  # already reported at its first product
         elif isinstance(found, LinearAttention) and self.listener.wants(found.name):
-            self.names.take_back(found.name)
-            self.listener.retract(found.name)
+            self._take_back(found.name)
             self._accounted.add(found.name.partition("#")[0])
             self.listener.missed(found.name, found.reason, found.shape)
         if not isinstance(found, WeightedSum):
             return out
         if merged or self.outputs.averaged(found, out) or self._is_mixture(found):
             return out
+        if found.origin.average is not None:
+            self._take_back(found.origin.average.name)
         site = self._wanted(found.weights)
         if site is None:
             return out
@@ -282,8 +284,15 @@ class Interceptor(InterceptorParts):
         if found.origin.mask.note is not None:
             self.listener.noted(site.name, found.origin.mask.note)
         new = self._record(site, out, source)
-        self.handwritten.history.average(new, found, site.name)
+        self.handwritten.recorded(new, found, site.name)
         return new
+
+    def _take_back(self, name: str) -> None:
+        """What was recorded under this name is a part of another attention, or of none."""
+        self.names.take_back(name)
+        self.outputs.retracted(name)
+        if self.listener.wants(name):
+            self.listener.retract(name)
 
     def _is_mixture(self, found: WeightedSum) -> bool:
         """Whether this is a mixture, not attention: in a module that is not named attention, or whose map is recorded already."""

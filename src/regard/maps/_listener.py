@@ -59,9 +59,9 @@ class RecordListener:
         """The model computed first − factor · second from some heads of the latest output of this name, given by their
         indices: each pair of heads becomes one."""
 
-    def repeated(self, names: Sequence[str]) -> bool:
+    def repeated(self, names: Sequence[str]) -> bool | None:
         """The model concatenated the latest outputs of these names along the width. Return True if their maps are equal, and
-        were merged into one."""
+        were merged into one; None if they were not kept, so that nothing shows whether they are equal."""
         return False
 
     def added(self, names: Sequence[str], factors: Sequence[Any], same_keys: bool) -> bool:

@@ -270,6 +270,14 @@ class OutputTracker(ScaledOutputs):
         self.folded.expect(name, running, heads_of_new, tensor)
         self.refresh_known()
 
+    def retracted(self, name: str) -> None:
+        """The latest record turned out to be no attention of its own: the next one takes its number."""
+        if self._outputs and self._outputs[-1].name == name:
+            self._sums.without(self._outputs[-1:])
+            self._outputs.pop()
+            self._number -= 1
+            self.refresh_known()
+
     def _end_call(self, keep: bool = False) -> None:
         """The call of a module is over: report outputs whose logsumexp the model took, but did not use to merge them.
 
@@ -354,7 +362,12 @@ class OutputTracker(ScaledOutputs):
         self._stack = (weakref.ref(out), outputs, dim % out.ndim) if stacked else None
         if stacked or dim not in (-1, out.ndim - 1):
             return
-        if self._apply(self.listener.repeated, tuple(output.name for output in outputs)):
+        merged = self._apply(self.listener.repeated, tuple(output.name for output in outputs))
+        if merged is None:
+            first = outputs[0]
+            self._sums.set(out, {Followed(first.name, first.lead, None, Memory(None), beside=True): 1.0})
+            self.refresh_known()
+        elif merged:
             self._outputs = [output for output in self._outputs if output not in outputs[1:]]
             self._sums.without(outputs)
             self._sums.set(out, {outputs[0]: 1.0})

@@ -88,14 +88,17 @@ class Revisions(Keeping):
         if rows is None:
             return
         rows = _of_kept(record, rows, len(first))
-        record.stored = before[:, list(first)] - rows.unsqueeze(-1) * before[:, list(second)]
-        self.storage.used += record.stored.nbytes - before.nbytes
+        difference = before[:, list(first)] - rows.unsqueeze(-1) * before[:, list(second)]
+        record.stored = self.storage.replace(before, difference)
         record.kind, record.norms = "difference", None
         record.shape = (record.shape[0], len(first), *record.shape[2:])
 
-    def repeated(self, names: Sequence[str]) -> bool:
-        stored = [None if record is None else record.stored for record in map(self._latest, names)]
-        if self.stream is not None or stored[0] is None:
+    def repeated(self, names: Sequence[str]) -> bool | None:
+        records = [self._latest(name) for name in names]
+        if None not in records and (self.reduce is not None or self.long.overview is not None):
+            return None
+        stored = [None if record is None else record.stored for record in records]
+        if stored[0] is None:
             return False
         if not all(weights is not None and torch.equal(weights, stored[0]) for weights in stored[1:]):
             return False

@@ -169,6 +169,11 @@ class ScaledOutputs:
             if same and not isinstance(one, Tensor) and one == 1.0 and (subtraction or is_negative(factor)):
                 self._apply(self.listener.heads_subtracted, first.name, first.chosen, second.chosen, -factor)
             return
+        if len(terms) == 2 and all(part.beside for part in terms):
+            (first, _), (second, factor) = terms.items()
+            if first.name != second.name and (subtraction or is_negative(factor)):
+                self._apply(self.listener.subtracted, first.name, second.name, -factor)
+            return
         parts = [output for output in self._outputs if output in terms]
         if len(parts) < 2 or len(parts) != len(terms):
             return

@@ -83,6 +83,15 @@ class Storage:
         self._files[mapped.data_ptr()] = path.name
         return mapped.view(tensor.shape).copy_(tensor)
 
+    def replace(self, before: Tensor, new: Tensor) -> Tensor:
+        """``new`` in place of a map that is no longer needed: in a file of the folder, if there is one."""
+        self.release(before)
+        if self.folder is None:
+            self.used += new.nbytes
+            return new
+        room = self.allot(tuple(new.shape), new.dtype)
+        return new if isinstance(room, str) or room.tensor is None else room.tensor.copy_(new)
+
     def release(self, tensor: Tensor) -> None:
         """Free the space of a map."""
         if self.folder is None:

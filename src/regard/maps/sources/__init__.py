@@ -7,8 +7,9 @@ cannot. To support another attention function, write its source and register it 
   fused layers of torch in ``_torch_fast_path.py``. ``_function_call.py`` has what they share.
 - Attention written with a softmax and products: ``_handwritten.py``. It follows tensors from scores to the product with
   values: ``_tensor_history.py`` keeps what each tensor is (``_tensor_origins.py``), ``_weighted_sums.py`` recognizes
-  the product, ``_random_masks.py`` dropout, and ``_before_dropout.py`` follows the weights before it. ``_mixtures.py``
-  sorts out softmaxes over experts or layers, which are no attention.
+  the product, ``_own_values.py`` values that differ from query to query, ``_random_masks.py`` dropout, and
+  ``_before_dropout.py`` follows the weights before it. ``_mixtures.py`` sorts out softmaxes over experts or layers, which
+  are no attention.
 - Layers: ``_block_attention.py`` for BigBird, Longformer and others that never form a whole map; ``_own_layers.py`` for
   layers that declare their attention.
 """

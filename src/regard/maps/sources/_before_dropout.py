@@ -61,7 +61,7 @@ def before_dropout(
         return origin.dropped(origin.source, kept=1 / scale)
     given = [entered_dropout(y, origins) for y in args]
     in_place = is_in_place(name)
-    if in_place and given[0] is out:
+    if (in_place and given[0] is out) or kwargs.get("out") is not None:
         return None  # it is changed already, and was not copied before
     try:
         with torch.no_grad(), torch._C.DisableTorchFunction():
@@ -81,7 +81,7 @@ def _after(origin: TensorOrigin, x: Tensor, source: Tensor, out: Tensor) -> Tens
     those of heads. After mixing they can no longer be compared, so this is done before.
     """
     error = origin.mask.error
-    if origin.kind != "weights" or origin.source is None or why_unreadable(out) is not None:
+    if origin.kind not in ("weights", "averages") or origin.source is None or why_unreadable(out) is not None:
         return origin.dropped(source)
     if x is not out and shares_memory(x, out):
         return origin.dropped(source)

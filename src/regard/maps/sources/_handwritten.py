@@ -21,10 +21,20 @@ from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps.sources._before_dropout import error_of_kept
 from regard.maps.sources._gathered import gathered
-from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS, PRODUCTS, is_in_place, sums_to_one
-from regard.maps.sources._tensor_history import RANDOM, SOFTMAXES, TensorHistory
+from regard.maps.sources._own_values import with_own_values
+from regard.maps.sources._random_masks import RANDOM
+from regard.maps.sources._tensor_facts import COPIES, DIVISIONS, MULTIPLICATIONS, PRODUCTS, is_in_place, sums_to_one
+from regard.maps.sources._tensor_history import SOFTMAXES, TensorHistory
 from regard.maps.sources._tensor_origins import WeightedSum
-from regard.maps.sources._weighted_sums import composes, divided_after, mixes_heads, product, sum_of_terms
+from regard.maps.sources._weighted_sums import (
+    composes,
+    divided_after,
+    may_be_map,
+    mixes_heads,
+    origin_as_map,
+    product,
+    sum_of_terms,
+)
 
 Function = Callable[..., Any]
 Args = tuple[Any, ...]
@@ -131,9 +141,10 @@ class HandwrittenAttention:
         before = args[0].detach().clone() if random else None
         if self.history.random.among(masks) and before is None:
             self.history.random.add(args[0], args)
+        given = self.before(func.__name__, args)
         out = func(*args, **kwargs)
         if before is None or not self.history.random_mask(args, before, args[0]):
-            self.history.follow(func.__name__, func, args, kwargs, out)
+            self.history.follow(func.__name__, func, given, kwargs, out)
         return out, None
 
     def _random(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
@@ -145,7 +156,7 @@ class HandwrittenAttention:
     def before(self, name: str, args: Args) -> Args:
         """The arguments of a function, before it runs. If it works in place on scores or weights, and random masks or weights
         after dropout are among them, with a copy of what it changes: the function is also applied to what entered dropout."""
-        if not is_in_place(name) or not args or not isinstance(args[0], Tensor):
+        if not is_in_place(name) or name in COPIES or not args or not isinstance(args[0], Tensor):
             return args
         origin, others = self.history.get(args[0]), args[1:]
         random = name in _SUMS_IN_PLACE and origin is not None and self.history.random.among(others)
@@ -157,6 +168,13 @@ class HandwrittenAttention:
         if origin is not None:
             self.history.set(copy, origin)
         return (copy, *args[1:])
+
+    def recorded(self, out: Any, found: WeightedSum, name: str) -> None:
+        """Note the output of an attention that was recorded under this name: it may be a part of another one."""
+        self.history.average(out, found, name)
+        origin = origin_as_map(found, out, name) if isinstance(out, Tensor) else None
+        if origin is not None:
+            self.history.set(out, origin)
 
     def has_random_mask(self, args: Args, kwargs: Kwargs) -> bool:
         """Whether the mask of a call of ``scaled_dot_product_attention`` depends on random numbers."""
@@ -180,7 +198,7 @@ class HandwrittenAttention:
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 entered = func(torch.zeros_like(args[0]), *args[1:], **kwargs)
             self.history.hide(origin, entered, out, self.history.random.is_alone(args[0]))
-        return out, None if linear is None else LinearAttention(linear[0], linear[1:])
+        return out, None if linear is None else LinearAttention(linear.name, linear[1:3])
 
     def _composed(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
         """Run a product of two maps, whose rows sum to one if those of both do. Other rows may have weights of any size."""
@@ -223,7 +241,13 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
     width = rows_of_values.shape[-1]
     in_model = _expanded(found.value, shape, rows_of_values)
     evidence = evidence_for(site, width, (*shape[:-1], width), in_model)
-    reading = read_axes(shape, width, evidence, per_query=found.value.shape[:-2] == shape[:-2])
+    tentative = not found.origin.scored or may_be_map(found)
+    own = with_own_values(found, shape, in_model, evidence)
+    if own is None:
+        reading = read_axes(shape, width, evidence, per_query=found.value.shape[:-2] == shape[:-2])
+    else:
+        found, in_model, reading = own
+        rows_of_values, shape = found.arrange(out), found.shape
     if not found.origin.scored and rows_are_features(reading, shape, evidence):
         return "linear attention has no map: its softmax is over keys, for each feature"
     flat = reading.without_queries
@@ -265,7 +289,7 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
             largest_sum=None
             if sums_to_one
             else largest_magnitude(torch.linalg.vector_norm(exact(weights.detach()), 1, -1)),
-            tentative=not found.origin.scored,
+            tentative=tentative,
         ),
     )
     record = gathered(record, reading.query_count) if reading.queries else record
@@ -281,7 +305,7 @@ def _expanded(value: Tensor, shape: tuple[int, ...], rows_of_values: Tensor) -> 
     if value.ndim > 4:
         heads = rows_of_values.shape[-3] if value.shape[-3] == 1 else value.shape[-3]
         return value.expand(*rows_of_values.shape[:-3], heads, *value.shape[-2:])
-    if value.ndim == 3 and len(shape) == 4 and value.shape[0] % max(1, shape[0]) == 0:
+    if value.ndim == 3 == rows_of_values.ndim and len(shape) == 4 and value.shape[0] % max(1, shape[0]) == 0:
         return value.unflatten(0, (shape[0], -1))  # samples and heads were folded into one axis
     if value.ndim < rows_of_values.ndim:
         return value.expand(*rows_of_values.shape[:-2], *value.shape[-2:])

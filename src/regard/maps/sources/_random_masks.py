@@ -15,6 +15,10 @@ from regard.maps.sources._before_dropout import divided_by_sums
 from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS, number_of, sums_to_one
 from regard.maps.sources._tensor_origins import TensorOrigin
 
+RANDOM = frozenset(
+    {"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_", "randint", "randint_like", "randn", "randn_like"}
+    | {"normal", "normal_", "random_"}
+)
 RANDOM_MASK = "random numbers that were drawn in the call are in its scores or its mask, and so in its map"
 LIKE_DROPOUT = (
     "its weights were multiplied with zeros and one number above 1, as dropout does: the map is without them, whatever "

@@ -18,6 +18,10 @@ PRODUCTS = frozenset(
 
 RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "contiguous", "clone"})
 JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
+SPLITS = frozenset({"split", "chunk", "unbind", "tensor_split", "split_with_sizes"})
+COPIES = frozenset({"copy_", "__setitem__"})
+EXPONENTIALS = frozenset({"exp", "exp_", "exp2", "exp2_"})
+SIGMOIDS = frozenset({"sigmoid", "sigmoid_", "special_expit"})
 CASTS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
 _TURNS = frozenset({"cos", "sin"})  # rotary positions compute angles by a product, which looks like scores
 _IN_PLACE = frozenset(
@@ -81,6 +85,23 @@ def sums_to_one(x: Tensor, axis: int, within: float = 1e-2) -> bool:
     total = x.detach().sum(axis, dtype=torch.float32)
     error = torch.minimum((total - 1).abs(), total.abs())
     return bool((error < within).all() & (total > 0.5).any())
+
+
+def is_turned(x: Tensor) -> bool:
+    """Whether the rows of ``(…, rows, columns)`` are further apart in memory than the slices along another axis.
+
+    >>> import torch
+    >>> is_turned(torch.ones(2, 3, 4)), is_turned(torch.ones(3, 2, 4).transpose(0, 1))
+    (False, True)
+    """
+    if x.layout is not torch.strided or x.ndim < 3 or x.shape[-2] < 2:
+        return False
+    return any(x.shape[axis] > 1 and 0 < x.stride(axis) < x.stride(-2) for axis in range(x.ndim - 2))
+
+
+def is_turned_copy(x: Tensor, out: Tensor) -> bool:
+    """Whether ``out`` has the rows of ``x`` next to each other in memory, and ``x`` does not."""
+    return is_turned(x) and not is_turned(out) and not shares_memory(x, out)
 
 
 def is_normalized(x: Tensor, within: float = 1e-2) -> bool:

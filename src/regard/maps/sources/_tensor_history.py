@@ -33,29 +33,26 @@ from regard.maps.sources._random_masks import (
 )
 from regard.maps.sources._tensor_facts import (
     CASTS,
+    COPIES,
     DIVISIONS,
+    EXPONENTIALS,
     JOINS,
     MULTIPLICATIONS,
     RESHAPES,
+    SIGMOIDS,
+    SPLITS,
     by_rows,
     is_learned,
     is_normalized,
     is_outer,
+    is_turned_copy,
     is_whole_view,
     represents,
     tensors_of,
 )
-from regard.maps.sources._tensor_origins import ExpectedUse, RandomMask, TensorOrigin, WeightedSum
+from regard.maps.sources._tensor_origins import ExpectedUse, RandomMask, RecordedAverage, TensorOrigin, WeightedSum
 
 SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax", "log_softmax", "softmin", "gumbel_softmax"})
-_SPLITS = frozenset({"split", "chunk", "unbind", "tensor_split", "split_with_sizes"})
-_COPIES = frozenset({"copy_", "__setitem__"})
-_EXPONENTIALS = frozenset({"exp", "exp_", "exp2", "exp2_"})
-_SIGMOIDS = frozenset({"sigmoid", "sigmoid_", "special_expit"})
-RANDOM = frozenset(
-    {"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_", "randint", "randint_like", "randn", "randn_like"}
-    | {"normal", "normal_", "random_"}
-)
 _SAME = CASTS | {"__get__"}  # functions that do not count as a use of a tensor
 _MASKED = ("weights", "exponentials", "scores")  # kinds of tensors that a model may mask
 # Functions whose further arguments only give a dtype or a shape.
@@ -223,23 +220,25 @@ class TensorHistory:
         self.forget(out)
         if not found.origin.scored:
             queries, keys = found.weights.shape[-2:]
-            self.set(out, TensorOrigin("averages", False, tuple(out.shape), average=(name, queries, keys)))
+            self.set(
+                out, TensorOrigin("averages", False, tuple(out.shape), average=RecordedAverage(name, queries, keys))
+            )
 
-    def linear_attention(self, args: tuple[Any, ...]) -> tuple[str, int, int] | None:
+    def linear_attention(self, args: tuple[Any, ...]) -> RecordedAverage | None:
         """The ``average`` of the origin of softmax(k)ᵀ v, if this product multiplies it with softmax(q) or q; else None."""
         operands = tensors_of(args)
         for weights, value in (operands, operands[::-1]) if len(operands) == 2 else ():
             origin, other = self.get(weights), self.get(value)
-            if other is None or other.average is None:
+            if other is None or other.average is None or other.average.matrix is not None:
                 continue
             if origin is None:  # queries without a softmax, as in lambda layers
-                if not is_learned(weights) and weights.shape[-2:] == other.average[:0:-1]:
+                if not is_learned(weights) and weights.shape[-2:] == other.average[2:0:-1]:
                     return other.average
                 continue
             if origin.kind != "weights" or origin.scored:
                 continue
             # Pooling tokens that were pooled before looks the same, but has fewer queries each time.
-            _, features, keys = other.average
+            _, features, keys, _ = other.average
             queries = weights.numel() // max(1, features * math.prod(weights.shape[:-2]))
             if queries == keys or queries > features:
                 if origin.use is not None:
@@ -253,9 +252,9 @@ class TensorHistory:
         """Note the origin of ``out`` if it still represents the scores or weights among ``args``."""
         if name not in _SAME:
             self.touch(args)
-        if name in _SPLITS and isinstance(out, tuple | list):
+        if name in SPLITS and isinstance(out, tuple | list):
             self._split(func, args, kwargs, out)
-        elif name in _COPIES:
+        elif name in COPIES:
             self._copied(name, func, args, kwargs)
         elif (
             isinstance(out, Tensor) and out.ndim >= 2 and not (name in JOINS and self._joined(func, args, kwargs, out))
@@ -289,7 +288,8 @@ class TensorHistory:
                     return
                 origin = followed
             shape = origin.shape if name in RESHAPES or out.shape == x.shape else tuple(out.shape)
-            origin = replace(origin, shape=shape, numerator=None)
+            turned = origin.turned or is_turned_copy(x, out)
+            origin = replace(origin, shape=shape, numerator=None, turned=turned)
             origin = self._becomes_weights(name, origin, args[1 - index] if index < 2 <= len(args) else None, out)
             self.set(out, after_mask(name, before.kind, origin, x, out))
             self._merged(args, origin)
@@ -369,10 +369,10 @@ class TensorHistory:
         Args:
             other: the other factor, or the divisor.
         """
-        if name in _SIGMOIDS and origin.kind == "scores" and not origin.learned:
+        if name in SIGMOIDS and origin.kind == "scores" and not origin.learned:
             # Sigmoids of scores are often no attention (masks of objects, for example), so no product is expected.
             return replace(origin, kind="weights", form="sigmoid", use=None)
-        if name in _EXPONENTIALS and origin.kind in ("scores", "logarithms"):
+        if name in EXPONENTIALS and origin.kind in ("scores", "logarithms"):
             # The logarithm of a small weight is large, and in half precision its rounding is a few per cent of the weight.
             within = 8 * torch.finfo(out.dtype).eps if origin.kind == "logarithms" else 0.0
             origin = replace(origin, kind="exponentials", form="softmax", use=None)

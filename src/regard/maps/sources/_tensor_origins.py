@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -54,6 +54,22 @@ class RandomMask:
         return comparable and math.isclose(self.kept, other.kept, rel_tol=1e-3)
 
 
+class RecordedAverage(NamedTuple):
+    """The output of an attention that was recorded, but may be a part of another one, or of linear attention.
+
+    Attributes:
+        name: under which it was recorded.
+        queries, keys: their numbers.
+        matrix: what was averaged, if this may be a matrix, as of neighbors. Then the output is a map if a product with values
+            follows.
+    """
+
+    name: str
+    queries: int
+    keys: int
+    matrix: Tensor | None = None
+
+
 @dataclass
 class TensorOrigin:
     """Where a tensor comes from.
@@ -61,7 +77,7 @@ class TensorOrigin:
     Attributes:
         kind: "scores" (a product that is not normalized yet), "exponentials" (of scores, or of a log-softmax),
             "logarithms" (a log-softmax), "weights" (normalized scores), "terms" (weights times values, not summed yet) or
-            "averages" (the sum of weights times values, if the softmax was not taken of a product).
+            "averages" (the sum of weights times values, if these may be a part of another attention).
         scored: for weights, whether the softmax was taken of a product, as of queries and keys.
         shape: the shape before reshapes.
         source: what entered dropout, with all later operations applied to it; None without dropout.
@@ -73,7 +89,8 @@ class TensorOrigin:
             attention, and "classes" if their last axis counts vectors that are learned or shared by all samples.
         learned: for scores, whether one factor is learned or shared by all samples.
         numerator: for scores, the product that becomes attention if its rows are divided by the sums of their weights.
-        average: for averages, the name under which they were recorded, and the numbers of queries and keys.
+        turned: whether the axes were permuted, so that queries may no longer be next to the keys, and then copied.
+        average: for averages, what is known of them.
     """
 
     kind: str
@@ -85,8 +102,9 @@ class TensorOrigin:
     factors: tuple[Tensor, Tensor] | None = None
     form: str = "softmax"
     learned: bool = False
+    turned: bool = False
     numerator: "WeightedSum | None" = None
-    average: tuple[str, int, int] | None = None
+    average: RecordedAverage | None = None
 
     def dropped(self, source: Tensor | None, **about: Any) -> "TensorOrigin":
         """This origin after dropout. ``about``: changed attributes of :class:`RandomMask`."""

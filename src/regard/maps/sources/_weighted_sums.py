@@ -14,10 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from regard.maps._shapes import why_unreadable
+from regard.maps.sources._before_dropout import error_of_kept
 from regard.maps.sources._einsum import einsum_labels, read_einsum
-from regard.maps.sources._tensor_facts import DIVISIONS, is_learned, sums_to_one
+from regard.maps.sources._tensor_facts import DIVISIONS, is_learned, shares_memory, sums_to_one
 from regard.maps.sources._tensor_history import TensorHistory
-from regard.maps.sources._tensor_origins import TensorOrigin, WeightedSum
+from regard.maps.sources._tensor_origins import ExpectedUse, RecordedAverage, TensorOrigin, WeightedSum
+
+_MATRIX = (
+    "its output was multiplied with another tensor at once: if what it averaged is a matrix and not values, the map is their "
+    "product, which is not recorded"
+)
 
 
 def product(history: TensorHistory, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WeightedSum | None:
@@ -27,7 +33,8 @@ def product(history: TensorHistory, name: str, args: tuple[Any, ...], kwargs: di
     """
     if name == "einsum":
         return _einsum(history, args)
-    operands = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+    given = (*args, *(x for key, x in kwargs.items() if key != "out"))
+    operands = [x for x in given if isinstance(x, Tensor)]
     if name in ("baddbmm", "addmm"):
         return _added(history, operands, kwargs)
     if name == "tensordot" and len(operands) == 2:
@@ -37,6 +44,8 @@ def product(history: TensorHistory, name: str, args: tuple[Any, ...], kwargs: di
     left, right = operands[::-1] if name == "__rmatmul__" else operands
     if left.ndim < 2 or right.ndim < 2:
         return None
+    if (origin := _times_matrix(history, left, right)) is not None:
+        return origin.weighted_sum(left, right, _same, arrange=_same, restore=_same)
     origin = _attends(history, left, right)
     if origin is not None:
         return origin.weighted_sum(left, right, _same, arrange=_same, restore=_same, shape=origin.shape)
@@ -86,6 +95,8 @@ def _attends(history: TensorHistory, weights: Tensor, value: Tensor) -> TensorOr
     if origin is None or isinstance(value, nn.Parameter):
         return None
     other = history.get(value)
+    if other is not None and other.average is not None and other.average.matrix is not None:
+        other = None
     if _are_maps(origin, other):
         return None
     if origin.kind == "weights" and origin.form == "softmax":
@@ -109,6 +120,8 @@ def _einsum(history: TensorHistory, args: tuple[Any, ...]) -> WeightedSum | None
         zip(operands[::-1], labels[::-1], strict=True),
     ):
         origin = _attends(history, weights, value)
+        if origin is None and of_weights[-1:] and of_weights[-1] not in result:
+            origin = _times_matrix(history, weights, value)
         if origin is not None and (found := _arranged(weights, value, origin, of_weights, of_value, result)):
             return found
     return None
@@ -153,7 +166,6 @@ def _arranged(
     for axis, a in enumerate(lead):
         if a not in of_value:
             values = values.unsqueeze(axis)
-    values = values if query else values.expand(*(weights.shape[i] for i in order[:-1]), *values.shape[-2:])
     target = [result.index(a) for a in (*lead, *query, *width)]
     back = [target.index(i) for i in range(len(target))]
 
@@ -167,18 +179,17 @@ def _arranged(
 
 
 def _query_of(weights: Tensor, of_weights: str, of_value: str, kept: list[str], summed: str) -> list[str]:
-    """The letter of the queries among the ``kept`` ones, in a list. A single query may have no axis, nor have queries one of
-    their own if each of them has values of its own: positions relative to it, or features of the pair.
+    """The letter of the rows among the ``kept`` ones, in a list. A single query may have no axis.
 
     Axes that only the weights have are the queries, and heads that share values. In self-attention there are as many queries
-    as keys.
+    as keys. If the values have such an axis, too, these may differ from query to query (see ``_own_values.py``). Then the
+    heads are the rows, and the first axis is rather the samples.
     """
     count = weights.shape[of_weights.index(summed)]
     free = [a for a in kept if a not in of_value]
-    many = [a for a in free[::-1] if weights.shape[of_weights.index(a)] == count]
-    beside = kept[-1]
-    own = bool(free) and beside in of_value and weights.shape[of_weights.index(beside)] == count
-    return [] if own and (not many or of_weights[0] not in of_value) else many[:1] or free[-1:]
+    own = len(free) > 1 and any(a in of_value and weights.shape[of_weights.index(a)] == count for a in kept)
+    free = free[own:] if free[:1] == kept[:1] else free
+    return next(([a] for a in free[::-1] if weights.shape[of_weights.index(a)] == count), free[-1:])
 
 
 def _mixes_heads(weights: Tensor, summed: int) -> bool:
@@ -190,6 +201,51 @@ def _are_maps(origin: TensorOrigin | None, other: TensorOrigin | None) -> bool:
     """Whether both are weights that were made of queries and keys. A softmax of anything else may well be values: probabilities
     of classes, which attention averages over neighbors."""
     return all(found is not None and found.kind == "weights" and found.scored for found in (origin, other))
+
+
+def may_be_map(found: WeightedSum) -> bool:
+    """Whether the result of this product may be a map, and its values a matrix that averages keys (``weights @ matrix``) or
+    queries (``matrix @ weights``)."""
+    if not found.origin.scored or found.origin.form != "softmax" or why_unreadable(found.value) is not None:
+        return False
+    square = found.value.shape[-1] == found.value.shape[-2]
+    return square or (found.arrange is _transpose and not sums_to_one(found.weights, -1))
+
+
+def origin_as_map(found: WeightedSum, out: Tensor, name: str) -> TensorOrigin | None:
+    """The origin of the result of a product that was recorded under this name, if it may be a map itself; else None."""
+    if not may_be_map(found):
+        return None
+    source, mask = None, found.origin.mask
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        if found.dropped is not None:
+            source = found.restore(found.weights @ found.value)
+            error = error_of_kept(found.dropped, found.weights, mask) if mask.error is None else mask.error
+            mask = replace(mask, error=error)
+    form = "softmax" if sums_to_one(out if source is None else source, -1) else "composed"
+    queries, keys = found.weights.shape[-2:]
+    about = RecordedAverage(name, queries, keys, found.value)
+    return TensorOrigin("averages", True, tuple(out.shape), source, mask, form=form, average=about)
+
+
+def _times_matrix(history: TensorHistory, x: Tensor, value: Tensor) -> TensorOrigin | None:
+    """The origin of a map that was multiplied with a matrix, if ``x`` is one and ``value`` may be its values; else None.
+
+    Only what follows can tell a matrix from values: vectors are not multiplied with other vectors at once. If these may be
+    keys after all, as of a second attention, this is reported instead.
+    """
+    origin = history.get(x)
+    about = None if origin is None else origin.average
+    if origin is None or about is None or is_learned(value) or history.get(value) is not None:
+        return None
+    matrix = about.matrix
+    if matrix is None or shares_memory(matrix, value):  # the same vectors are keys and values
+        return None
+    origin.average = None
+    if matrix.ndim > 2 and matrix.shape[-1] == matrix.shape[-2] and bool((matrix < 0).any()):
+        history.uses.append(ExpectedUse(about.name, origin.shape, touched=True, reason=_MATRIX))
+        return None
+    return replace(origin, kind="weights", average=about)
 
 
 def composes(history: TensorHistory, args: tuple[Any, ...]) -> bool:
