@@ -230,3 +230,18 @@ def test_the_plan_of_a_head_says_how_it_is_computed():
     assert str(HeadPlan("separable", nodes=(5, 7))) == "separable over 5×7 nodes"
     assert str(HeadPlan("banded", (3, 4))) == "banded, radius 3×4"
     assert str(HeadPlan("dense")) == "dense"
+
+
+@pytest.mark.parametrize("value_heads", [3, 1])
+@pytest.mark.parametrize(("batch", "width"), [(0, 4), (2, 0)])
+@pytest.mark.parametrize("grid", [(2000,), (80, 90), (30, 30, 30)])
+def test_an_empty_batch_has_an_empty_output_and_gradients_of_zero(grid, batch, width, value_heads):
+    _, center, sharpness = wide(grid, value_heads=value_heads, dtype=torch.float32, spread=0.05)
+    value = torch.randn(batch, value_heads, math.prod(grid), width, requires_grad=True)
+    plan = plan_for(center, sharpness, grid)
+    assert plan.heads[0].nodes
+    for way in (plan, "auto"):
+        out, by_value, *by_heads = results((value, center, sharpness), grid, way)
+        assert out.shape == (batch, 3, math.prod(grid), width)
+        assert by_value.shape == value.shape
+        assert not any(grad.any() for grad in by_heads)

@@ -186,9 +186,10 @@ def _reduced(value: Tensor, axes: Sequence[WideAxis], bases: Sequence[NodeBasis]
     """Values at the nodes, ``(batch, value_heads, *nodes, width)``: what each polynomial of each axis takes from the tokens."""
     batch, heads, _, width = value.shape
     x = _rows(bases[0].polynomials.unsqueeze(0), value.unflatten(2, (axes[0].inputs, -1)))
-    before = batch * heads * axes[0].nodes
+    before, others = batch * heads * axes[0].nodes, math.prod(axis.inputs for axis in axes[1:])
     for axis, basis in zip(axes[1:], bases[1:], strict=True):
-        x = _times(basis.polynomials, x.reshape(before, axis.inputs, -1))
+        others //= axis.inputs
+        x = _times(basis.polynomials, x.reshape(before, axis.inputs, others * width))
         before *= axis.nodes
     return x.reshape(batch, heads, *(axis.nodes for axis in axes), width)
 
@@ -255,8 +256,10 @@ class _ByProducts(torch.autograd.Function):
             return *_plain_gradient((value, center, sharpness), axes, needs, grad), None
         weights, entered = rest[: len(axes)], rest[len(axes) :]
         x, by_heads = grad, torch.zeros(2, *center.shape, dtype=center.dtype, device=center.device)
+        others = grad.shape[2]
         for a, (axis, basis, weight) in enumerate(zip(axes, bases, weights, strict=True)):
-            x = x.reshape(*x.shape[: a + 2], weight.shape[1], -1)
+            others //= weight.shape[1]
+            x = x.reshape(*x.shape[: a + 2], weight.shape[1], others * grad.shape[3])
             if not (needs[1] or needs[2]):
                 x = _each_head(weight.to(x.dtype).mT, x)
                 continue
@@ -277,7 +280,7 @@ class _ByProducts(torch.autograd.Function):
 def _by_tokens(x: Tensor, value: Tensor, axes: Sequence[WideAxis], bases: Sequence[NodeBasis]) -> Tensor:
     """The gradient by the values, from that by the values at the nodes: the transpose of :func:`_reduced`."""
     batch, heads, _, width = value.shape
-    x = x.reshape(batch, -1, math.prod(axis.nodes for axis in axes), width)
+    x = x.reshape(batch, x.shape[1], math.prod(axis.nodes for axis in axes), width)
     x = x.sum(1, keepdim=True) if heads == 1 else x
     others = 1
     for a in reversed(range(1, len(axes))):
