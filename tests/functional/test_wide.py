@@ -8,10 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.functional import HeadPlan, axis_matrix, gaussian_attention, plan_for
-from regard.functional._interpolation import node_basis, nodes_needed
+from regard.functional._interpolation import _least_sum, node_basis, nodes_needed
 from regard.functional._wide_heads import WideAxis
 
 CPU = torch.device("cpu")
+
+
+def count_nodes(*axis, tolerance):
+    """Of one axis: its sharpness, the first and last target, the lowest and highest key."""
+    return nodes_needed(*torch.tensor(axis, dtype=torch.float64), tolerance).item()
 
 
 def interpolated_rows(targets, alpha, size, count):
@@ -39,8 +44,8 @@ def distance(targets, alpha, size, count):
 def test_enough_nodes_keep_every_row_within_the_tolerance(size, spread, begin, length, bits):
     alpha, tolerance = (spread / size) ** 2, 2.0**-bits
     targets = torch.linspace(begin * size, (begin + length) * size, 37, dtype=torch.float64)
-    count = nodes_needed(alpha, targets[0].item(), targets[-1].item(), 0, size - 1, tolerance)
-    if count is None:
+    count = count_nodes(alpha, targets[0].item(), targets[-1].item(), 0, size - 1, tolerance=tolerance)
+    if count == size:
         return
     assert 1 <= count < size
     assert distance(targets, alpha, size, count) <= tolerance + 1e-13
@@ -49,21 +54,51 @@ def test_enough_nodes_keep_every_row_within_the_tolerance(size, spread, begin, l
 def test_half_the_nodes_would_not_be_enough():
     targets = torch.arange(100, dtype=torch.float64)
     for alpha in (1e-4, 1e-3, 5e-3):
-        count = nodes_needed(alpha, 0.0, 99.0, 0, 99, 2.0**-24)
+        count = count_nodes(alpha, 0.0, 99.0, 0, 99, tolerance=2.0**-24)
         assert distance(targets, alpha, 100, count // 2) > 2.0**-24
 
 
 def test_nodes_grow_with_the_square_root_of_sharpness_and_not_with_the_axis():
-    counts = [nodes_needed(alpha, 0.0, 255.0, 0, 255, 2.0**-9) for alpha in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)]
+    counts = [count_nodes(alpha, 0.0, 255.0, 0, 255, tolerance=2.0**-9) for alpha in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)]
     assert counts == sorted(counts)
     assert counts[-1] < 10 * counts[-3] + 10
-    same = [nodes_needed(10.0 / n**2, 0.0, n - 1.0, 0, n - 1, 2.0**-9) for n in (64, 512, 4096)]
+    same = [count_nodes(10.0 / n**2, 0.0, n - 1.0, 0, n - 1, tolerance=2.0**-9) for n in (64, 512, 4096)]
     assert max(same) - min(same) <= 1
 
 
 @pytest.mark.parametrize("first", [-1e30, 1e30, 3e38, -1e5])
 def test_targets_far_outside_need_whole_matrices(first):
-    assert nodes_needed(1e-6, first, first + 10, 0, 9, 1e-3) is None
+    assert count_nodes(1e-6, first, first + 10, 0, 9, tolerance=1e-3) == 10
+
+
+def test_extreme_sharpness_needs_whole_matrices_and_none_at_all_a_few_nodes():
+    for size in (1, 2, 3, 4, 5, 50, 10**6):
+        for alpha in (1e30, 1e308):
+            assert count_nodes(alpha, -3.0, size + 2.0, 0, size - 1, tolerance=1e-3) == size
+        for alpha in (0.0, 5e-324, 1e-300):
+            few = count_nodes(alpha, -3.0, size + 2.0, 0, size - 1, tolerance=2.0**-53)
+            assert few == size if size < 4 else 1 <= few <= 5
+
+
+def test_heads_and_axes_are_counted_at_once():
+    alpha = torch.tensor([[1e-4, 2e-3], [1e-6, 5.0]], dtype=torch.float64)
+    last = torch.tensor([255.0, 40.0], dtype=torch.float64)
+    found = nodes_needed(alpha, torch.zeros_like(last), last, torch.zeros_like(last), last, 2.0**-9).tolist()
+    ends = (255.0, 40.0)
+    assert found == [
+        [count_nodes(a, 0.0, end, 0, end, tolerance=2.0**-9) for a, end in zip(row, ends, strict=True)]
+        for row in alpha.tolist()
+    ]
+
+
+@pytest.mark.parametrize("beyond", [0.0, 7.5, 900.0])
+def test_the_sum_of_a_row_is_at_least_its_lower_bound(beyond):
+    for size in (2, 9, 300):
+        steps = torch.arange(size, dtype=torch.float64)
+        for alpha in (0.0, 1e-300, 1e-16, 1e-12, 1e-9, 1e-7, 1e-5, 1e-3, 0.1, 3.0, 1e5):
+            exact = (-alpha * steps * (steps + 2 * beyond)).exp().sum().item()
+            least = _least_sum(*torch.tensor([alpha, beyond, size], dtype=torch.float64)).item()
+            assert exact / 3 < least <= exact * (1 + 1e-9)
 
 
 def test_polynomials_of_low_degree_are_reproduced():

@@ -35,42 +35,49 @@ def wide_nodes(
     Args:
         windows: what a band would read of each axis, None for all of it; None for heads without a band.
     """
-    found = list[tuple[int, ...] | None]()
-    for h in range(call.heads):
-        found.append(_nodes(call, centers[h], alphas[h], windows[h] or (None,) * len(call.grid), dtype, slack))
-        if found[-1] is None and call.center.device.type != "cpu":
-            return [None] * call.heads
-    counts = [nodes for nodes in found if nodes is not None]
-    if call.center.device.type == "cpu" or not counts:
-        return found
-    return [
-        tuple(map(max, zip(*counts, strict=True)))
-    ] * call.heads  # one group: groups would be copied apart and together
+    counts = _node_counts(call, centers, alphas, dtype, slack)
+    paying = [
+        _if_paying(call, nodes, window or (None,) * len(call.grid))
+        for nodes, window in zip(counts, windows, strict=True)
+    ]
+    if call.center.device.type == "cpu":
+        return paying
+    wide = [nodes for nodes in paying if nodes is not None]
+    if len(wide) < call.heads:
+        return [None] * call.heads
+    most = tuple(map(max, zip(*wide, strict=True)))
+    return [most] * call.heads  # one group: groups would be copied apart and together
 
 
-def _nodes(
-    call: GaussianCall, center: Sequence[float], alphas: Sequence[float], windows: Sequence[int | None],
-    dtype: torch.dtype, slack: float,
-) -> tuple[int, ...] | None:  # fmt: skip
-    reads = [n if window is None else window for n, window in zip(call.grid, windows, strict=True)]
-    most = NODE_SHARE.get(call.center.device.type, NODE_SHARE["cuda"]) * sum(reads) / 2
+def _node_counts(
+    call: GaussianCall, centers: Sequence[Sequence[float]], alphas: Sequence[Sequence[float]], dtype: torch.dtype,
+    slack: float,
+) -> list[list[int]]:  # fmt: skip
+    """For each head, how many nodes each axis needs; on a short or sharp axis, as many as it has keys."""
+
+    def numbers(values: Sequence[Any]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device="cpu")
+
+    ends = [(0.0, size - 1.0) for size in call.grid]
+    if call.queries is not None:
+        ends = [tuple(map(float, queries.detach().double().aminmax())) for queries in call.queries]  # type: ignore[misc]
+    keys = [(-before, size - 1 + after) for size, (before, after) in zip(call.grid, call.padding, strict=True)]
+    center, (first, last), (low, high) = numbers(centers), numbers(ends).T, numbers(keys).T
     # The rows of a map are at most as far from the exact ones as those of all axes together.
     tolerance = torch.finfo(dtype).eps / (2 * len(call.grid))
-    found: list[int] = []
-    for axis, (size, alpha, middle) in enumerate(zip(call.grid, alphas, center, strict=True)):
-        first, last = 0.0, size - 1.0
-        if call.queries is not None:
-            first, last = (float(x) for x in call.queries[axis].detach().double().aminmax())
-        before, after = call.padding[axis]
-        low, high = -before, size - 1 + after
-        keys = high - low + 1
-        # On a short axis the nodes may be the keys.
-        needed = nodes_needed(alpha, first + middle - slack, last + middle + slack, low, high, tolerance) or keys
-        nodes = min(keys, _rounded(needed))
-        if sum(found) + nodes > most or nodes * keys > MOST_NUMBERS:
-            return None
-        found.append(nodes)
-    return tuple(found)
+    counts = nodes_needed(numbers(alphas), first + center - slack, last + center + slack, low, high, tolerance)
+    return counts.tolist()  # type: ignore[no-any-return]
+
+
+def _if_paying(call: GaussianCall, needed: Sequence[int], window: Sequence[int | None]) -> tuple[int, ...] | None:
+    """The number of nodes per axis, or None if fewer numbers are read without interpolation."""
+    share = NODE_SHARE.get(call.center.device.type, NODE_SHARE["cuda"])
+    reads = sum(size if width is None else width for size, width in zip(call.grid, window, strict=True))
+    keys = [size + sum(padding) for size, padding in zip(call.grid, call.padding, strict=True)]
+    nodes = tuple(min(_rounded(count), most) for count, most in zip(needed, keys, strict=True))
+    if 2 * sum(nodes) > share * reads or any(a * b > MOST_NUMBERS for a, b in zip(nodes, keys, strict=True)):
+        return None
+    return nodes
 
 
 def _rounded(count: int) -> int:
