@@ -193,7 +193,7 @@ def _reduced(value: Tensor, axes: Sequence[WideAxis], bases: Sequence[NodeBasis]
     """Values at the nodes, ``(batch, value_heads, *nodes, width)``: what each polynomial of each axis takes from the tokens."""
     batch, heads, _, width = value.shape
     x = _rows(bases[0].polynomials.unsqueeze(0), value.unflatten(2, (axes[0].inputs, -1)))
-    before, others = batch * heads * axes[0].nodes, math.prod(axis.inputs for axis in axes[1:])
+    before, others = batch * heads * axes[0].nodes, x.shape[3]
     for axis, basis in zip(axes[1:], bases[1:], strict=True):
         others //= axis.inputs
         x = _times(basis.polynomials, x.reshape(before, axis.inputs, others * width))
@@ -207,7 +207,7 @@ def _spread(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     The last axis comes first, so that these are small. The step of the first axis, which gives the output, is left out."""
     batch, width = x.shape[0], x.shape[-1]
     nodes = [weight.shape[2] for weight in weights]
-    entered = list[Tensor]()
+    entered: list[Tensor] = []  # compilers do not understand list[Tensor]()
     others = 1
     for axis in reversed(range(len(weights))):
         x = x.reshape(batch, x.shape[1], *nodes[: axis + 1], others, width)
