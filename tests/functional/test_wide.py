@@ -175,10 +175,15 @@ def test_gradients_of_first_and_second_order():
     assert torch.autograd.gradgradcheck(run, (value, center, sharpness), fast_mode=True)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_as_accurate_as_whole_matrices_in_every_dtype(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "mean"),
+    [(torch.float32, 0.0), (torch.float16, 0.0), (torch.bfloat16, 0.0), (torch.float16, 4.0), (torch.bfloat16, 4.0)],
+)
+def test_as_accurate_as_whole_matrices_in_every_dtype(dtype, mean):
     grid = (100, 90)
-    exact = wide(grid, spread=5.0)
+    exact = [x.detach() for x in wide(grid, spread=1.0 if mean else 5.0)]
+    exact[0] = (exact[0] + mean).to(dtype).double()  # values have a mean after most layers
+    exact = [x.requires_grad_() for x in exact]
     inputs = [exact[0].to(dtype), *(x.float() for x in exact[1:])]
     inputs = [x.detach().requires_grad_() for x in inputs]
     plan = plan_for(inputs[1], inputs[2], grid, dtype)

@@ -142,6 +142,8 @@ def wide_heads(
     tensor([16.4475, 24.6758, 32.5525])
     """
     center, sharpness = call.center, call.axis_sharpness
+    if _needs_float32(value, center, sharpness):
+        return wide_heads(value.float(), call, group).to(value.dtype)
     if group.heads != tuple(range(call.heads)):
         index = constant(group.heads, center.device)
         center, sharpness = center.index_select(0, index), sharpness.index_select(0, index)
@@ -160,6 +162,15 @@ def wide_heads(
         if form.most_items <= kernels.MOST_HEADS:
             return _ByKernels.apply(value, center, sharpness, axes, form)  # type: ignore[no-any-return]
     return _ByProducts.apply(value, center, sharpness, axes)  # type: ignore[no-any-return]
+
+
+def _needs_float32(value: Tensor, center: Tensor, sharpness: Tensor) -> bool:
+    """Whether half precision is not enough on the CPU. The gradients of centers and sharpness are sums over nodes that cancel
+    where values have a mean, which rounding at the nodes would disturb; and products in float16 are slow."""
+    if value.device.type != "cpu" or value.dtype not in (torch.float16, torch.bfloat16):
+        return False
+    trained = torch.is_grad_enabled() and (center.requires_grad or sharpness.requires_grad)
+    return value.dtype is torch.float16 or trained or is_transformed()
 
 
 _RANGES = TensorCache(64)
