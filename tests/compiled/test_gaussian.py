@@ -28,6 +28,23 @@ def test_compiles_to_one_graph(frozen):
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("alphas", [(1e-4, 2e-3, 3e-4), (1e-4, 3.0, 1e-4)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_wide_heads_compile_to_one_graph(dtype, alphas):
+    center, sharpness = heads()[0], torch.tensor(alphas, requires_grad=True)
+    plan = plan_for(center, sharpness, (40, 40), dtype)
+    assert plan.heads[0].nodes
+    value = torch.randn(1, 3, 1600, 4, dtype=dtype, requires_grad=True)
+    run = lambda v, c, s: gaussian_attention(v, c, s, (40, 40), plan=plan)  # noqa: E731
+    results = []
+    for function in (run, torch.compile(run, fullgraph=True, backend="aot_eager")):
+        out = function(value, center, sharpness)
+        results.append([out, *torch.autograd.grad(out.square().sum(), (value, center, sharpness))])
+    for found, expected in zip(*results, strict=True):
+        scale = expected.abs().max().item() * torch.finfo(dtype).eps
+        torch.testing.assert_close(found, expected, atol=16 * scale, rtol=0)
+
+
 @pytest.mark.parametrize("shape", [(2,), (2, 2), (2, 2, 2)])
 def test_dynamic_sizes_with_as_many_heads_as_axes(shape):
     """The check of sharpness' shape failed to find it among those that fit, and broke the graph."""

@@ -1,5 +1,6 @@
 """Wide heads, whose weights are interpolated between a few nodes per axis: equal to whole axis matrices, within a bound."""
 
+import itertools
 import math
 
 import pytest
@@ -8,10 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.functional import HeadPlan, axis_matrix, gaussian_attention, plan_for
-from regard.functional._interpolation import node_basis, nodes_needed
+from regard.functional._interpolation import _least_sum, node_basis, nodes_needed
 from regard.functional._wide_heads import WideAxis
 
 CPU = torch.device("cpu")
+
+
+def count_nodes(*axis, tolerance):
+    """Of one axis: its sharpness, the first and last target, the lowest and highest key."""
+    return nodes_needed(*torch.tensor(axis, dtype=torch.float64), tolerance).item()
 
 
 def interpolated_rows(targets, alpha, size, count):
@@ -39,8 +45,8 @@ def distance(targets, alpha, size, count):
 def test_enough_nodes_keep_every_row_within_the_tolerance(size, spread, begin, length, bits):
     alpha, tolerance = (spread / size) ** 2, 2.0**-bits
     targets = torch.linspace(begin * size, (begin + length) * size, 37, dtype=torch.float64)
-    count = nodes_needed(alpha, targets[0].item(), targets[-1].item(), 0, size - 1, tolerance)
-    if count is None:
+    count = count_nodes(alpha, targets[0].item(), targets[-1].item(), 0, size - 1, tolerance=tolerance)
+    if count == size:
         return
     assert 1 <= count < size
     assert distance(targets, alpha, size, count) <= tolerance + 1e-13
@@ -49,21 +55,51 @@ def test_enough_nodes_keep_every_row_within_the_tolerance(size, spread, begin, l
 def test_half_the_nodes_would_not_be_enough():
     targets = torch.arange(100, dtype=torch.float64)
     for alpha in (1e-4, 1e-3, 5e-3):
-        count = nodes_needed(alpha, 0.0, 99.0, 0, 99, 2.0**-24)
+        count = count_nodes(alpha, 0.0, 99.0, 0, 99, tolerance=2.0**-24)
         assert distance(targets, alpha, 100, count // 2) > 2.0**-24
 
 
 def test_nodes_grow_with_the_square_root_of_sharpness_and_not_with_the_axis():
-    counts = [nodes_needed(alpha, 0.0, 255.0, 0, 255, 2.0**-9) for alpha in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)]
+    counts = [count_nodes(alpha, 0.0, 255.0, 0, 255, tolerance=2.0**-9) for alpha in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)]
     assert counts == sorted(counts)
     assert counts[-1] < 10 * counts[-3] + 10
-    same = [nodes_needed(10.0 / n**2, 0.0, n - 1.0, 0, n - 1, 2.0**-9) for n in (64, 512, 4096)]
+    same = [count_nodes(10.0 / n**2, 0.0, n - 1.0, 0, n - 1, tolerance=2.0**-9) for n in (64, 512, 4096)]
     assert max(same) - min(same) <= 1
 
 
 @pytest.mark.parametrize("first", [-1e30, 1e30, 3e38, -1e5])
 def test_targets_far_outside_need_whole_matrices(first):
-    assert nodes_needed(1e-6, first, first + 10, 0, 9, 1e-3) is None
+    assert count_nodes(1e-6, first, first + 10, 0, 9, tolerance=1e-3) == 10
+
+
+def test_extreme_sharpness_needs_whole_matrices_and_none_at_all_a_few_nodes():
+    for size in (1, 2, 3, 4, 5, 50, 10**6):
+        for alpha in (1e30, 1e308):
+            assert count_nodes(alpha, -3.0, size + 2.0, 0, size - 1, tolerance=1e-3) == size
+        for alpha in (0.0, 5e-324, 1e-300):
+            few = count_nodes(alpha, -3.0, size + 2.0, 0, size - 1, tolerance=2.0**-53)
+            assert few == size if size < 4 else 1 <= few <= 5
+
+
+def test_heads_and_axes_are_counted_at_once():
+    alpha = torch.tensor([[1e-4, 2e-3], [1e-6, 5.0]], dtype=torch.float64)
+    last = torch.tensor([255.0, 40.0], dtype=torch.float64)
+    found = nodes_needed(alpha, torch.zeros_like(last), last, torch.zeros_like(last), last, 2.0**-9).tolist()
+    ends = (255.0, 40.0)
+    assert found == [
+        [count_nodes(a, 0.0, end, 0, end, tolerance=2.0**-9) for a, end in zip(row, ends, strict=True)]
+        for row in alpha.tolist()
+    ]
+
+
+@pytest.mark.parametrize("beyond", [0.0, 7.5, 900.0])
+def test_the_sum_of_a_row_is_at_least_its_lower_bound(beyond):
+    for size in (2, 9, 300):
+        steps = torch.arange(size, dtype=torch.float64)
+        for alpha in (0.0, 1e-300, 1e-16, 1e-12, 1e-9, 1e-7, 1e-5, 1e-3, 0.1, 3.0, 1e5):
+            exact = (-alpha * steps * (steps + 2 * beyond)).exp().sum().item()
+            least = _least_sum(*torch.tensor([alpha, beyond, size], dtype=torch.float64)).item()
+            assert exact / 3 < least <= exact * (1 + 1e-9)
 
 
 def test_polynomials_of_low_degree_are_reproduced():
@@ -140,10 +176,15 @@ def test_gradients_of_first_and_second_order():
     assert torch.autograd.gradgradcheck(run, (value, center, sharpness), fast_mode=True)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_as_accurate_as_whole_matrices_in_every_dtype(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "mean"),
+    list(itertools.product([torch.float32, torch.float16, torch.bfloat16], [0.0, 4.0])),
+)
+def test_as_accurate_as_whole_matrices_in_every_dtype(dtype, mean):
     grid = (100, 90)
-    exact = wide(grid, spread=5.0)
+    exact = [x.detach() for x in wide(grid, spread=1.0 if mean else 5.0)]
+    exact[0] = (exact[0] + mean).to(dtype).double()  # values have a mean after most layers
+    exact = [x.requires_grad_() for x in exact]
     inputs = [exact[0].to(dtype), *(x.float() for x in exact[1:])]
     inputs = [x.detach().requires_grad_() for x in inputs]
     plan = plan_for(inputs[1], inputs[2], grid, dtype)
@@ -230,3 +271,18 @@ def test_the_plan_of_a_head_says_how_it_is_computed():
     assert str(HeadPlan("separable", nodes=(5, 7))) == "separable over 5×7 nodes"
     assert str(HeadPlan("banded", (3, 4))) == "banded, radius 3×4"
     assert str(HeadPlan("dense")) == "dense"
+
+
+@pytest.mark.parametrize("value_heads", [3, 1])
+@pytest.mark.parametrize(("batch", "width"), [(0, 4), (2, 0)])
+@pytest.mark.parametrize("grid", [(2000,), (80, 90), (30, 30, 30)])
+def test_an_empty_batch_has_an_empty_output_and_gradients_of_zero(grid, batch, width, value_heads):
+    _, center, sharpness = wide(grid, value_heads=value_heads, dtype=torch.float32, spread=0.05)
+    value = torch.randn(batch, value_heads, math.prod(grid), width, requires_grad=True)
+    plan = plan_for(center, sharpness, grid)
+    assert plan.heads[0].nodes
+    for way in (plan, "auto"):
+        out, by_value, *by_heads = results((value, center, sharpness), grid, way)
+        assert out.shape == (batch, 3, math.prod(grid), width)
+        assert by_value.shape == value.shape
+        assert not any(grad.any() for grad in by_heads)

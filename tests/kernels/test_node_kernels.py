@@ -16,36 +16,52 @@ def inputs(grid, heads=3, value_heads=None, width=20, spread=1.0, batch=2):
     return torch.randn(batch, value_heads or heads, math.prod(grid), width, generator=generator), center, sharpness
 
 
+def laid_out(tensor, layout):
+    """The same numbers with other strides, or as a part of a tensor that is NaN elsewhere."""
+    if layout == "tokens first":
+        return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+    if layout == "channels apart":
+        return tensor.mT.contiguous().mT
+    if layout == "among NaN":
+        batch, heads, tokens, width = tensor.shape
+        whole = torch.full((batch + 1, heads + 1, tokens + 2, width + 2), math.nan)
+        whole[1:, :-1, 1:-1, 1:-1] = tensor
+        return whole[1:, :-1, 1:-1, 1:-1]
+    return tensor
+
+
 def results(given, grid, plan, above):
     given = [x.detach().requires_grad_() for x in given]
     out = gaussian_attention(*given, grid, plan=plan)
     return out, *torch.autograd.grad(out, given, above.to(out.dtype))
 
 
-@pytest.mark.parametrize("layout", ["heads first", "tokens first", "channels apart"])
+SHAPES = {  # grid, width, heads, heads of values, spread
+    "line": ((50,), 20, 3, 3, 0.1),
+    "plane": ((38, 21), 64, 2, 2, 0.3),
+    "shared values": ((16, 24), 5, 3, 1, 0.1),
+    "volume": ((14, 12, 9), 16, 2, 2, 0.002),
+    "more nodes than one tile has rows": ((400,), 130, 2, 2, 14.0),
+    "one head, one row": ((1, 80), 1, 1, 1, 0.1),
+}
+LAYOUTS = ["heads first", "tokens first", "channels apart", "among NaN"]
+
+
 @pytest.mark.parametrize(
-    ("grid", "width", "value_heads", "spread"),
-    [
-        ((80,), 20, 3, 0.3),
-        ((70, 41), 64, 3, 1.0),
-        ((33, 70), 5, 1, 1.0),
-        ((24, 20, 9), 16, 3, 0.02),
-        ((400,), 130, 3, 14.0),  # more nodes than one tile has rows
-    ],
+    ("shape", "layout"),
+    [(shape, layout) for shape in ("line", "shared values", "one head, one row") for layout in LAYOUTS]
+    + [("plane", "among NaN"), ("volume", "tokens first")]
+    + [("more nodes than one tile has rows", "channels apart")],
 )
-def test_wide_heads(grid, width, value_heads, spread, layout):
-    given = inputs(grid, width=width, value_heads=value_heads, spread=spread)
+def test_wide_heads(shape, layout):
+    grid, width, heads, value_heads, spread = SHAPES[shape]
+    given = inputs(grid, heads, value_heads, width, spread)
     plan = plan_for(given[1], given[2], grid, torch.float32)
     assert all(head.nodes for head in plan.heads)
     assert kernels.usable_for_nodes(given[0], torch.float32)
     assert not kernels.usable_for_nodes(given[0].double(), torch.float64)
-    above = torch.randn(2, 3, math.prod(grid), width)
-    if layout == "tokens first":
-        above = above.transpose(1, 2).contiguous().transpose(1, 2)
-        given = (given[0].transpose(1, 2).contiguous().transpose(1, 2), *given[1:])
-    elif layout == "channels apart":
-        above = above.mT.contiguous().mT
-        given = (given[0].mT.contiguous().mT, *given[1:])
+    above = laid_out(torch.randn(2, heads, math.prod(grid), width), layout)
+    given = (laid_out(given[0], layout), *given[1:])
     found = results(given, grid, plan, above)
     exact = [x.double() for x in given]
     expected = results(exact, grid, "separable", above)
@@ -56,11 +72,11 @@ def test_wide_heads(grid, width, value_heads, spread, layout):
 
 
 def test_gradients_of_values_or_of_heads_alone():
-    grid = (40, 30)
-    value, center, sharpness = inputs(grid)
+    grid = (20, 18)
+    value, center, sharpness = inputs(grid, heads=2, width=5, spread=0.1)
     plan = plan_for(center, sharpness, grid, torch.float32)
     assert plan.heads[0].nodes
-    above = torch.randn(2, 3, 1200, 20)
+    above = torch.randn(2, 2, 360, 5)
     every = results((value, center, sharpness), grid, plan, above)[1:]
     for which in range(3):
         given = [x.detach().requires_grad_(i == which) for i, x in enumerate((value, center, sharpness))]
@@ -69,9 +85,9 @@ def test_gradients_of_values_or_of_heads_alone():
 
 
 def test_queries_off_the_grid():
-    grid = (60, 50)
-    value, center, sharpness = inputs(grid)
-    queries = [torch.tensor([-7.3, 4.5, 31.0, 59.5]), torch.linspace(0.0, 60.0, 5)]
+    grid = (40, 30)
+    value, center, sharpness = inputs(grid, heads=2, width=5, spread=0.3)
+    queries = [torch.tensor([31.0, -7.3, 39.5, 4.5]), torch.linspace(0.0, 35.0, 5)]
     plan = plan_for(center, sharpness, grid, torch.float32, queries=queries)
     assert plan.heads[0].nodes
     found = gaussian_attention(value, center, sharpness, grid, queries=queries, plan=plan)

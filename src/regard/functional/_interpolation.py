@@ -15,7 +15,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.functional._axis import Border, fold
@@ -93,9 +93,12 @@ def _polynomials(count: int, low: int, high: int, device: torch.device) -> tuple
     return middle + half * angles.cos(), (at_nodes.T * factors) @ at_keys
 
 
-def nodes_needed(alpha: float, first: float, last: float, low: int, high: int, tolerance: float) -> int | None:
-    r"""How many nodes keep the rows of all targets from ``first`` to ``last`` within ``tolerance`` of the exact ones, in L1; None
-    if that is not less than the number of keys, ``low`` to ``high``.
+def nodes_needed(
+    alpha: Float[Tensor, "..."], first: Float[Tensor, "..."], last: Float[Tensor, "..."], low: Float[Tensor, "..."],
+    high: Float[Tensor, "..."], tolerance: float,
+) -> Int[Tensor, "..."]:  # fmt: skip
+    r"""How many nodes keep the rows of all targets from ``first`` to ``last`` within ``tolerance`` of the exact ones, in L1; all
+    keys, ``low`` to ``high``, if fewer nodes may not be enough. Every argument is float64, and may hold many axes at once.
 
     f is analytic, so on the interval its interpolant at r nodes is off by at most :math:`4 M \rho^{1-r} / (\rho - 1)`, for every
     :math:`\rho > 1`, where M bounds f on the ellipse around the interval whose semi-axes are
@@ -104,38 +107,48 @@ def nodes_needed(alpha: float, first: float, last: float, low: int, high: int, t
 
     .. math:: \max_{|u| \le 1} -S \bigl((a^2 + b^2) u^2 - 2 a t u + t^2 - b^2 - (c - t)^2\bigr).
 
-    For a target inside it is largest at the middle. Outside, the exponent is convex in t, so it is largest at one end. The sum
-    of f over n keys is at least Z = Σ_{i<n} exp(−α i (i + 2D)) for a target up to D outside: the i-th nearest key is at most i
-    away from a target inside. With q = n · error / Z, a normalized row is off by at most 2q / (1 − q).
+    For a target inside it is largest at the middle. Outside, the exponent is convex in t, so it is largest at one end. With Z a
+    lower bound of the sum of f over all n keys, and q = n · error / Z, a normalized row is off by at most 2q / (1 − q).
 
-    >>> nodes_needed(1e-4, 0.0, 255.0, 0, 255, 2.0**-9)          # 256 keys, a standard deviation of 71 keys, bfloat16
-    12
+    >>> alpha, first, last = (torch.tensor(x, dtype=torch.float64) for x in (1e-4, 0.0, 255.0))
+    >>> nodes_needed(alpha, first, last, first, last, 2.0**-9)   # 256 keys, a standard deviation of 71 keys, bfloat16
+    tensor(12)
     """
     keys = high - low + 1
-    if alpha < 0 or not math.isfinite(alpha) or keys < 4:
-        return None
-    middle, half = (low + high) / 2, (high - low) / 2
+    middle, half = (low + high) / 2, ((high - low) / 2).clamp_min(0.5)
     ends = [(first - middle) / half, (last - middle) / half]
-    nearest = 0.0 if ends[0] <= 0 <= ends[1] else min(map(abs, ends))
-    farthest = max(map(abs, ends))
-    beyond = max(0.0, (farthest - 1) * half)
-    if beyond > FARTHEST * keys:
-        return None
-    steps = torch.arange(keys, dtype=torch.float64, device="cpu")
-    total = float((-alpha * steps * (steps + 2 * beyond)).exp().sum())
-    growth = torch.linspace(-4.6, 2.2, 120, dtype=torch.float64, device="cpu").exp()  # log ρ
+    nearest = torch.maximum(ends[0], -ends[1]).clamp_min(0)
+    farthest = torch.maximum(-ends[0], ends[1])
+    beyond = ((farthest - 1) * half).clamp_min(0)
+    growth = torch.linspace(-4.6, 2.2, 60, dtype=torch.float64, device="cpu").exp()  # log ρ of some ellipses
     a, b = growth.cosh(), growth.sinh()
-    strength = alpha * half * half
+    squares = a * a + b * b
+    inside = nearest.clamp_max(1)
     # (t, t² − (c − t)²): a target inside is within half a step of a key; for one outside, t − c = t − 1.
-    inside = min(nearest, 1.0)
     places = [(inside, inside**2 - (0.5 / half) ** 2)]
-    places += [(target, 2 * target - 1) for target in (max(1.0, nearest), farthest) if farthest > 1]
-    exponent = torch.full_like(growth, -math.inf)
-    for target, squares in places:
-        u = (a * target / (a * a + b * b)).clamp(max=1.0)
-        least = (a * a + b * b) * u * u - 2 * a * target * u - b * b + squares
-        exponent = torch.maximum(exponent, -strength * least)
+    places += [(target, 2 * target - 1) for target in (nearest.clamp_min(1), farthest.clamp_min(1))]
+    lowest = torch.zeros_like(growth)  # at the nearest key itself the exponent is zero
+    for target, own in places:
+        u = (a / squares * target.unsqueeze(-1)).clamp_max(1)
+        lowest = torch.minimum(lowest, u * (squares * u - 2 * a * target.unsqueeze(-1)) - b * b + own.unsqueeze(-1))
+    exponent = -(alpha * half * half).unsqueeze(-1) * lowest
     share = tolerance / (2 + tolerance)  # q, from 2q / (1 − q) = tolerance
-    needed = 1 + (exponent + (4 / growth.expm1()).log() - math.log(share * total / keys)) / growth
-    least_needed = float(needed.min())
-    return max(1, math.ceil(least_needed)) if least_needed < keys - 1 else None
+    wanted = (share * _least_sum(alpha, beyond, keys) / keys).log().unsqueeze(-1)
+    needed = (1 + (exponent + (4 / growth.expm1()).log() - wanted) / growth).amin(-1)
+    # A comparison with NaN, which extreme sharpness gives, is false.
+    pays = (needed < keys - 1) & (beyond <= FARTHEST * keys) & (keys >= 4)
+    return torch.where(pays, needed.ceil().clamp_min(1), keys).long()
+
+
+def _least_sum(alpha: Tensor, beyond: Tensor, keys: Tensor) -> Tensor:
+    """A lower bound of the sum of f over n keys for a target up to D outside.
+
+    The i-th nearest key is at most i away from a target inside, so the sum is at least Σ_{i<n} exp(−α i (i + 2D)). These summands
+    fall, so it is at least the integral from 0 to n, √(π/4α) (erfcx(√α D) − exp(−α n (n + 2D)) erfcx(√α (n + D))). It is also at
+    least n exp(−α n (n + 2D)), and at least one, the first summand.
+    """
+    root, fall = alpha.sqrt(), (-alpha * keys * (keys + 2 * beyond)).exp()
+    last = torch.special.erfcx(root * (keys + beyond))
+    integral = (math.pi**0.5 / 2) / root * (torch.special.erfcx(root * beyond) - fall * last)
+    # Where the sum falls but little, the integral is a difference of nearly equal numbers.
+    return torch.where(fall < 0.99, integral, keys * fall).clamp_min(1)

@@ -230,7 +230,8 @@ def _kept_groups(
     centers: tuple[tuple[float, ...], ...], alphas: tuple[tuple[float, ...], ...], grid: tuple[int, ...], border: Border,
     padding: tuple[tuple[int, int], ...], dtype: torch.dtype,
 ) -> tuple[HeadGroup, ...]:  # fmt: skip
-    call = GaussianCall(torch.tensor(centers), torch.tensor(alphas), grid, None, border, padding)
+    center, sharpness = (torch.tensor(x, dtype=torch.float64, device="cpu") for x in (centers, alphas))
+    call = GaussianCall(center, sharpness, grid, None, border, padding)
     return tuple(cheapest(call, "separable", centers, alphas, dtype, 0.0)[1])
 
 

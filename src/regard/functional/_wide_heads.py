@@ -31,50 +31,57 @@ def wide_nodes(
 ) -> list[tuple[int, ...] | None]:  # fmt: skip
     """For each head, how many nodes per axis keep the rows of its map as exact as ``dtype``; None if interpolation does not pay.
 
-    On a GPU it is used if all heads are wide, as the kernels find local heads by themselves, and if an axis is long: wide heads on
-    short axes cost as much as local ones.
+    On a GPU it is used if all heads are wide, as the kernels find local heads by themselves, and if an axis is long: wide heads
+    on short axes cost as much as local ones.
 
     Args:
         windows: what a band would read of each axis, None for all of it; None for heads without a band.
     """
     if call.center.device.type != "cpu" and max(call.grid) <= ON_CHIP:
         return [None] * call.heads
-    found = list[tuple[int, ...] | None]()
-    for h in range(call.heads):
-        found.append(_nodes(call, centers[h], alphas[h], windows[h] or (None,) * len(call.grid), dtype, slack))
-        if found[-1] is None and call.center.device.type != "cpu":
-            return [None] * call.heads
-    counts = [nodes for nodes in found if nodes is not None]
-    if call.center.device.type == "cpu" or not counts:
-        return found
-    return [
-        tuple(map(max, zip(*counts, strict=True)))
-    ] * call.heads  # one group: groups would be copied apart and together
+    counts = _node_counts(call, centers, alphas, dtype, slack)
+    paying = [
+        _if_paying(call, nodes, window or (None,) * len(call.grid))
+        for nodes, window in zip(counts, windows, strict=True)
+    ]
+    if call.center.device.type == "cpu":
+        return paying
+    wide = [nodes for nodes in paying if nodes is not None]
+    if len(wide) < call.heads:
+        return [None] * call.heads
+    most = tuple(map(max, zip(*wide, strict=True)))
+    return [most] * call.heads  # one group: groups would be copied apart and together
 
 
-def _nodes(
-    call: GaussianCall, center: Sequence[float], alphas: Sequence[float], windows: Sequence[int | None],
-    dtype: torch.dtype, slack: float,
-) -> tuple[int, ...] | None:  # fmt: skip
-    reads = [n if window is None else window for n, window in zip(call.grid, windows, strict=True)]
-    most = NODE_SHARE.get(call.center.device.type, NODE_SHARE["cuda"]) * sum(reads) / 2
+def _node_counts(
+    call: GaussianCall, centers: Sequence[Sequence[float]], alphas: Sequence[Sequence[float]], dtype: torch.dtype,
+    slack: float,
+) -> list[list[int]]:  # fmt: skip
+    """For each head, how many nodes each axis needs; on a short or sharp axis, as many as it has keys."""
+
+    def numbers(values: Sequence[Any]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device="cpu")
+
+    ends = [(0.0, size - 1.0) for size in call.grid]
+    if call.queries is not None:
+        ends = [tuple(map(float, queries.detach().double().aminmax())) for queries in call.queries]  # type: ignore[misc]
+    keys = [(-before, size - 1 + after) for size, (before, after) in zip(call.grid, call.padding, strict=True)]
+    center, (first, last), (low, high) = numbers(centers), numbers(ends).T, numbers(keys).T
     # The rows of a map are at most as far from the exact ones as those of all axes together.
     tolerance = torch.finfo(dtype).eps / (2 * len(call.grid))
-    found: list[int] = []
-    for axis, (size, alpha, middle) in enumerate(zip(call.grid, alphas, center, strict=True)):
-        first, last = 0.0, size - 1.0
-        if call.queries is not None:
-            first, last = (float(x) for x in call.queries[axis].detach().double().aminmax())
-        before, after = call.padding[axis]
-        low, high = -before, size - 1 + after
-        keys = high - low + 1
-        # On a short axis the nodes may be the keys.
-        needed = nodes_needed(alpha, first + middle - slack, last + middle + slack, low, high, tolerance) or keys
-        nodes = min(keys, _rounded(needed))
-        if sum(found) + nodes > most or nodes * keys > MOST_NUMBERS:
-            return None
-        found.append(nodes)
-    return tuple(found)
+    counts = nodes_needed(numbers(alphas), first + center - slack, last + center + slack, low, high, tolerance)
+    return counts.tolist()  # type: ignore[no-any-return]
+
+
+def _if_paying(call: GaussianCall, needed: Sequence[int], window: Sequence[int | None]) -> tuple[int, ...] | None:
+    """The number of nodes per axis, or None if fewer numbers are read without interpolation."""
+    share = NODE_SHARE.get(call.center.device.type, NODE_SHARE["cuda"])
+    reads = sum(size if width is None else width for size, width in zip(call.grid, window, strict=True))
+    keys = [size + sum(padding) for size, padding in zip(call.grid, call.padding, strict=True)]
+    nodes = tuple(min(_rounded(count), most) for count, most in zip(needed, keys, strict=True))
+    if 2 * sum(nodes) > share * reads or any(a * b > MOST_NUMBERS for a, b in zip(nodes, keys, strict=True)):
+        return None
+    return nodes
 
 
 def _rounded(count: int) -> int:
@@ -139,6 +146,8 @@ def wide_heads(
     tensor([16.4475, 24.6758, 32.5525])
     """
     center, sharpness = call.center, call.axis_sharpness
+    if _needs_float32(value, center, sharpness):
+        return wide_heads(value.float(), call, group).to(value.dtype)
     if group.heads != tuple(range(call.heads)):
         index = constant(group.heads, center.device)
         center, sharpness = center.index_select(0, index), sharpness.index_select(0, index)
@@ -157,6 +166,15 @@ def wide_heads(
         if form.most_items <= kernels.MOST_HEADS:
             return _ByKernels.apply(value, center, sharpness, axes, form)  # type: ignore[no-any-return]
     return _ByProducts.apply(value, center, sharpness, axes)  # type: ignore[no-any-return]
+
+
+def _needs_float32(value: Tensor, center: Tensor, sharpness: Tensor) -> bool:
+    """Whether half precision is not enough on the CPU. The gradients of centers and sharpness are sums over nodes that cancel
+    where values have a mean, which rounding at the nodes would disturb; and products in float16 are slow."""
+    if value.device.type != "cpu" or value.dtype not in (torch.float16, torch.bfloat16):
+        return False
+    trained = torch.is_grad_enabled() and (center.requires_grad or sharpness.requires_grad)
+    return value.dtype is torch.float16 or trained or is_transformed()
 
 
 _RANGES = TensorCache(64)
@@ -190,9 +208,10 @@ def _reduced(value: Tensor, axes: Sequence[WideAxis], bases: Sequence[NodeBasis]
     """Values at the nodes, ``(batch, value_heads, *nodes, width)``: what each polynomial of each axis takes from the tokens."""
     batch, heads, _, width = value.shape
     x = _rows(bases[0].polynomials.unsqueeze(0), value.unflatten(2, (axes[0].inputs, -1)))
-    before = batch * heads * axes[0].nodes
+    before, others = batch * heads * axes[0].nodes, x.shape[3]
     for axis, basis in zip(axes[1:], bases[1:], strict=True):
-        x = _times(basis.polynomials, x.reshape(before, axis.inputs, -1))
+        others //= axis.inputs
+        x = _times(basis.polynomials, x.reshape(before, axis.inputs, others * width))
         before *= axis.nodes
     return x.reshape(batch, heads, *(axis.nodes for axis in axes), width)
 
@@ -203,7 +222,7 @@ def _spread(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     The last axis comes first, so that these are small. The step of the first axis, which gives the output, is left out."""
     batch, width = x.shape[0], x.shape[-1]
     nodes = [weight.shape[2] for weight in weights]
-    entered = list[Tensor]()
+    entered: list[Tensor] = []  # compilers do not understand list[Tensor]()
     others = 1
     for axis in reversed(range(len(weights))):
         x = x.reshape(batch, x.shape[1], *nodes[: axis + 1], others, width)
@@ -259,8 +278,10 @@ class _ByProducts(torch.autograd.Function):
             return *_plain_gradient((value, center, sharpness), axes, needs, grad), None
         weights, entered = rest[: len(axes)], rest[len(axes) :]
         x, by_heads = grad, torch.zeros(2, *center.shape, dtype=center.dtype, device=center.device)
+        others = grad.shape[2]
         for a, (axis, basis, weight) in enumerate(zip(axes, bases, weights, strict=True)):
-            x = x.reshape(*x.shape[: a + 2], weight.shape[1], -1)
+            others //= weight.shape[1]
+            x = x.reshape(*x.shape[: a + 2], weight.shape[1], others * grad.shape[3])
             if not (needs[1] or needs[2]):
                 x = _each_head(weight.to(x.dtype).mT, x)
                 continue
@@ -271,8 +292,11 @@ class _ByProducts(torch.autograd.Function):
             three = torch.cat([weight.unsqueeze(0), derivatives / scale[..., None, None]]).to(x.dtype)
             parts = _each_head(three.permute(1, 0, 3, 2).flatten(1, 2), x).unflatten(-2, (3, -1))
             x = parts.select(-3, 0)
+            known = entered[a].flatten(-2).to(center.dtype)
+            # Weights sum to one, so a constant in the values changes nothing; without it, less is rounded.
+            known = known - (basis.sums / basis.sums.sum()).unsqueeze(-1) * known.sum(-2, keepdim=True)
             for i in range(2):
-                found = parts.select(-3, i + 1).to(center.dtype) * entered[a].flatten(-2)
+                found = parts.select(-3, i + 1).to(center.dtype) * known
                 by_heads[i, :, a] = found.transpose(0, 1).flatten(1).sum(1) * scale[i]
         by_value = _by_tokens(x, value, axes, bases) if needs[0] else None
         return by_value, by_heads[0] if needs[1] else None, by_heads[1] if needs[2] else None, None
@@ -281,7 +305,7 @@ class _ByProducts(torch.autograd.Function):
 def _by_tokens(x: Tensor, value: Tensor, axes: Sequence[WideAxis], bases: Sequence[NodeBasis]) -> Tensor:
     """The gradient by the values, from that by the values at the nodes: the transpose of :func:`_reduced`."""
     batch, heads, _, width = value.shape
-    x = x.reshape(batch, -1, math.prod(axis.nodes for axis in axes), width)
+    x = x.reshape(batch, x.shape[1], math.prod(axis.nodes for axis in axes), width)
     x = x.sum(1, keepdim=True) if heads == 1 else x
     others = 1
     for a in reversed(range(1, len(axes))):

@@ -37,11 +37,12 @@ def node_weights(
     by_center = 2.0 * alpha * step
     by_center = weight * (by_center - tl.sum(weight * by_center * total[None, :], 1)[:, None])
     by_sharpness = weight * (tl.sum(weight * square * total[None, :], 1)[:, None] - square)
-    place = weights + (head * outputs + o[:, None]) * nodes + m[None, :]
-    inside, each = (o < outputs)[:, None] & known[None, :], heads * outputs * nodes
+    each = heads * outputs * nodes  # twice this may be more than 32 bits hold, so it is added twice
+    place = weights + (head.to(tl.int64) * outputs + o[:, None]) * nodes + m[None, :]
+    inside = (o < outputs)[:, None] & known[None, :]
     tl.store(place, weight.to(weights.dtype.element_ty), inside)
     tl.store(place + each, by_center.to(weights.dtype.element_ty), inside)
-    tl.store(place + 2 * each, by_sharpness.to(weights.dtype.element_ty), inside)
+    tl.store(place + each + each, by_sharpness.to(weights.dtype.element_ty), inside)
 
 
 @triton.jit
@@ -100,7 +101,7 @@ def gather_rows(
         place = own + k[None, :] * nodes
         mixed = tl.dot(tl.load(place, there, 0.0), values, mixed, input_precision=PRECISION)
         by_center = tl.dot(tl.load(place + each, there, 0.0), values, by_center, input_precision=PRECISION)
-        by_sharpness = tl.dot(tl.load(place + 2 * each, there, 0.0), values, by_sharpness, input_precision=PRECISION)
+        by_sharpness = tl.dot(tl.load(place + each + each, there, 0.0), values, by_sharpness, input_precision=PRECISION)
     kept = inside[None, :] & (m < nodes)[:, None]
     place = item * e_item + head * e_head + (m.to(tl.int64) * e_node)[:, None]
     known = tl.load(entered + (place + (other.to(tl.int64) * e_other + channel)[None, :]), kept, 0.0).to(tl.float32)
