@@ -3,8 +3,9 @@ import { joined, Payload } from "../src/core/payload";
 import { Layer, type LayerAbout, layersOf, type Opening } from "../src/maps/layer";
 import { apart, difference, secondOf, secondOptions } from "../src/maps/second";
 import type { Table } from "../src/maps/table";
+import { whole } from "../src/maps/heat";
 import { flow, wordAt } from "../src/maps/textflow";
-import { cellOn, type ComparedLayer } from "../src/views/compare";
+import { cellOn, type ComparedLayer, viewOn } from "../src/views/compare";
 import { weightsOf, wordsOf } from "../src/views/mixed";
 
 describe("a comparison", () => {
@@ -22,6 +23,20 @@ describe("a comparison", () => {
     expect(cellOn(about, { side: 1, cell: { q: 1, k: 1 } }, 0)).toBeNull();
     expect(cellOn(about, { side: 1, cell: { q: 1, k: 2 } }, 0)).toEqual({ q: -1, k: 1 });
     expect(cellOn(about, null, 1)).toBeNull();
+  });
+  it("shows the matching part of every side", () => {
+    const names = (count: number) => Array.from({ length: count }, (_, i) => String(i));
+    const tables = [3, 4, 3].map((count) => ({ queries: names(count), keys: names(count) }) as Table);
+    const seen = { side: 0, view: { q: 1, k: 0, zoom: 3 } }; // one token in the middle of each side: 1 and 0
+    expect(viewOn(about, seen, tables, 0)).toBe(seen.view);
+    const middle = (side: number) => {
+      const { q, k, zoom } = viewOn(about, seen, tables, side);
+      return [q + tables[side].queries.length / zoom / 2, k + tables[side].keys.length / zoom / 2];
+    };
+    expect(middle(1)).toEqual([2.5, 0.5].map((at) => expect.closeTo(at)));
+    expect(middle(2)).toEqual([1.5, 0.5].map((at) => expect.closeTo(at)));
+    expect(viewOn(about, { side: 0, view: whole }, tables, 1)).toEqual(whole);
+    expect(viewOn({ ...about, rows: [] }, seen, tables, 1).q).toBeCloseTo(4 / 3); // nothing matches: the same share
   });
 });
 

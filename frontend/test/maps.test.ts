@@ -3,13 +3,14 @@ import type { NumberArray } from "../src/core/payload";
 import { themes } from "../src/core/theme";
 import type { Pen } from "../src/core/pen";
 import { fitted, widestRow } from "../src/maps/atlas";
-import { type Cell, cellAt, box, inside, isUpright, whole, zoomed } from "../src/maps/heat";
+import { numbered, rangeOf } from "../src/maps/headnumbers";
+import { type Cell, cellAt, box, inside, isUpright, showing, stepped, whole, zoomed } from "../src/maps/heat";
 import { fitChoice, Layer, type LayerAbout, percent, residualText, shortNames, sortedHeads } from "../src/maps/layer";
-import { drawOverlay, places, whoIsAt } from "../src/maps/overlay";
+import { chipText, drawOverlay, places, whoIsAt } from "../src/maps/overlay";
 import { cellOf, centerOf, type ImageAbout, isElsewhere, isMerged, type Query, queryIn, queryName } from "../src/maps/place";
 import { startQuery } from "../src/views/image";
 import { becameOf, Rollout } from "../src/maps/rollout";
-import { colorsOf, position, shade, ticks } from "../src/maps/scale";
+import { colorsOf, position, shade, type Shading, ticks } from "../src/maps/scale";
 import { isSpecial, makeTable, threshold, top, visible } from "../src/maps/table";
 import numbers from "./numbers.json";
 
@@ -210,6 +211,25 @@ describe("the scale", () => {
     }
   });
 
+  it("has its marks in order and at the ends, however few keys, zeros or signs there are", () => {
+    for (const scale of ["uniform", "map", "root", "row"] as const) {
+      for (const signed of [false, true]) {
+        for (const [top, n, most] of [[1, 1, 1], [2, 1, 1], [1, 0, 1], [2, 2, 0.5], [7, 3, 0], [5, 9, 1], [4096, 1, 1e-9]]) {
+          const marks = ticks({ scale, top, signed } as Shading, n, most);
+          const [places, texts] = [marks.map(({ at }) => at), marks.map(({ text }) => text)];
+          expect(places).toEqual([...new Set(places)].sort((a, b) => a - b));
+          expect(places.every((at) => Math.abs(at) <= 1)).toBe(true);
+          expect(texts.join()).not.toMatch(/NaN|Infinity|undefined|−0,|−0$/);
+          expect(texts.filter((text) => text === "0").length).toBe(1);
+          if (scale === "row") expect(places).toEqual(signed ? [-1, 0, 1] : [0, 1]);
+        }
+      }
+    }
+    expect(ticks({ scale: "uniform", top: 1, signed: false }, 1, 1)).toEqual([{ at: 0, text: "0" }, { at: 1, text: "100 % = uniform" }]);
+    expect(ticks({ scale: "uniform", top: 4, signed: false }, 4, 1).at(-1)).toEqual({ at: 1, text: "100 %" });
+    expect(shade(new Float32Array([1, 1]), 1, [1, 1], { scale: "uniform", top: 1, signed: false }, "max", { row: 0, column: 0, rows: 2, columns: 1 }, 2, 1).data).toEqual(new Float32Array([1, 1]));
+  });
+
   it("reads in per cent, and goes apart from zero where weights have a sign", () => {
     expect(ticks(shading, 40, 1).map(({ text }) => text)).toEqual(["0", "2.5 % = uniform", "10 %", "50 %", "100 %"]);
     const signed = { ...shading, signed: true };
@@ -383,5 +403,55 @@ describe("fitted", () => {
     const { said, asked } = letters(60, "x".repeat(20_000));
     expect(said).toBe(`${"x".repeat(9)}…`);
     expect(asked).toBeLessThan(20);
+  });
+});
+
+describe("numbers on the picture", () => {
+  const pen = { measureText: (text: string) => ({ width: 6 * text.length }) } as unknown as Pen;
+  it("are whole or not there: never cut before the unit", () => {
+    const [name, weight] = ["class token", "0.00050 %"];
+    for (let room = 6; room < 160; room++) {
+      const text = chipText(pen, name, weight, room);
+      expect(text.length * 6).toBeLessThanOrEqual(Math.max(room, 12));
+      if (/[0-9]/.test(text)) expect(text).toBe(`${name}: ${weight}`);
+    }
+    expect(chipText(pen, name, weight, 6 * 22)).toContain("%");
+    expect(chipText(pen, name, null, 160)).toBe(name);
+  });
+});
+
+describe("lines of thumbnails", () => {
+  const row = (label: string, heads: number[], layer = 0) => ({ label, layer, heads });
+  it("have the numbers of their first and last head", () => {
+    expect(rangeOf(row("", [16, 17, 18]), (_, head) => String(head + 100))).toBe("116–118");
+    expect(rangeOf(row("", [3]), (_, head) => String(head))).toBe("3");
+    expect(rangeOf(row("", []), String)).toBe("");
+  });
+  it("have names of layers before numbers, and no text on another", () => {
+    const rows = [row("a", [0, 1]), row("", [2, 3]), row("b", [0, 1], 1), row("", [2, 3], 1), row("", [4], 1)];
+    expect([...numbered(rows, 1, -1, true)].sort()).toEqual([0, 1, 2, 3, 4]);
+    expect([...numbered(rows, 2, -1, true)].sort()).toEqual([0, 2, 4]);
+    expect([...numbered(rows, 3, 2, true)]).toEqual([2]);
+    expect([...numbered(rows, 1, -1, false)].sort()).toEqual([0, 2]);
+  });
+});
+
+describe("a cell marked by keys", () => {
+  const table = makeTable(new Float32Array(40 * 30), 30, Array.from({ length: 40 }, String), Array.from({ length: 30 }, String), false);
+  it("begins in the middle, stops at the edges and stays visible", () => {
+    let [view, cell] = [zoomed(whole, table, 4, { q: 20, k: 15 }), null as Cell | null];
+    expect(stepped(view, table, null, "Enter")).toBeNull();
+    expect((cell = stepped(view, table, cell, "ArrowLeft"))).toEqual({ q: 20, k: 15 });
+    for (const [key, to] of [["ArrowLeft", { q: 20, k: 0 }], ["ArrowUp", { q: 0, k: 0 }], ["ArrowDown", { q: 39, k: 0 }], ["ArrowRight", { q: 39, k: 29 }]] as const) {
+      for (let i = 0; i < 60; i++) {
+        cell = stepped(view, table, cell, key)!;
+        view = showing(view, table, cell.q, cell.k);
+        for (const [at, start, count] of [[cell.q, view.q, 40], [cell.k, view.k, 30]]) {
+          expect(at).toBeGreaterThanOrEqual(start - 1e-9);
+          expect(at + 1).toBeLessThanOrEqual(start + count / view.zoom + 1e-9);
+        }
+      }
+      expect(cell).toEqual(to);
+    }
   });
 });

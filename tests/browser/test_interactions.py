@@ -119,3 +119,27 @@ def test_a_slider_goes_through_the_steps_of_generation(open_file, look):
     slider.fill("1")
     page.get_by_role("application", name=name.format(4, 4)).wait_for()
     expect(page.locator(".rg-controls")).to_contain_text("1 of 4 tokens")
+
+
+def test_patches_of_images_in_a_text_are_selected_by_keys(open_file, look):
+    torch.manual_seed(3)
+    weights = torch.rand(2, 2 + 12 + 1 + 4, 19).softmax(-1)
+    parts = [("text", 2), ("image", (3, 4)), ("text", 1), ("image", (2, 2))]
+    page = open_file(regard.show(weights, tokens=["look", "at", "this"], segments=parts))
+    first, second = (page.locator(".rg-image canvas").nth(number) for number in range(2))
+    expect(page.locator(".rg-image canvas[tabindex='0']")).to_have_count(3)  # two images and the words
+    expect(first).to_have_accessible_description(re.compile("arrow keys select a patch"))
+
+    def selected(*keys):
+        for key in keys:
+            page.keyboard.press(key)
+        return re.search(r" · patch \((.*)\) of image (.) looks", look.subtitle(page)).groups()
+
+    first.focus()
+    assert selected("ArrowDown") == ("1, 2", "1")
+    assert selected("ArrowUp", "ArrowLeft") == ("0, 1", "1")
+    assert selected("ArrowUp", *["ArrowRight"] * 5) == ("0, 3", "1")
+    assert selected(*["ArrowDown"] * 5) == ("2, 3", "1")
+    assert selected("]") == ("2, 3", "1")  # other keys do what they do elsewhere
+    second.focus()
+    assert selected("ArrowLeft", "ArrowLeft") == ("1, 0", "2")

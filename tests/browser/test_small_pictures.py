@@ -1,5 +1,9 @@
 """A head with all its mass on one key leaves pixels in its thumbnail, and in a map with fewer pixels than weights."""
 
+import itertools
+import re
+from collections import Counter
+
 import pytest
 import torch
 
@@ -96,3 +100,30 @@ def test_a_map_of_more_weights_than_pixels_shows_a_sharp_head(open_file, view, w
         page.get_by_label("head", exact=True).select_option(str(head))
         settle(page)
         assert page.locator(".rg-main canvas").evaluate(COLUMN) > 0, keys[head]
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "width", "expected"),
+    [
+        (1, 64, 500, [*map(str, range(64))]),  # lines of a layer: a number above each thumbnail
+        (3, 48, 420, [*map(str, range(3, 48))] * 3),
+        (1, 600, 375, None),  # smaller ones: the first and the last head of each line
+        (3, 128, 420, None),
+    ],
+)
+def test_every_line_of_thumbnails_has_the_numbers_of_its_heads(open_file, layers, heads, width, expected):
+    weights = torch.rand(1, heads, 6, 6).softmax(-1)
+    maps = [regard.maps.Map(f"layers.{at}", [AttentionRecord.given(weights, "attn")]) for at in range(layers)]
+    page = open_file(regard.show(regard.maps.Maps(maps)), width=width)
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="SVG").click()
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", saved.value.path().read_text())
+    if expected is not None:
+        assert not Counter(expected) - Counter(texts)
+        return
+    ranges = [tuple(map(int, text.split("–"))) for text in texts if "–" in text]
+    assert len(ranges) >= layers * 2
+    assert max(last for _, last in ranges) == heads - 1
+    for (_, last), (first, _) in itertools.pairwise(ranges):
+        assert first == last + 1 or last == heads - 1
+    assert not any("…" in text for text in texts)

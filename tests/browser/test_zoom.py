@@ -127,12 +127,83 @@ def test_a_token_chosen_by_keys_is_visible(opened, look, view):
     assert "shown:" not in press(page, look, "Escape")[0]
 
 
-def test_two_heads_side_by_side_have_no_controls_that_zoom_nothing(opened, look):
-    page = opened("heat map")
+def panels(page, look):
+    """What the three maps side by side show."""
+    return [look.pixels(page, ".rg-three", number) for number in range(3)]
+
+
+@pytest.fixture
+def side_by_side(open_file):
+    """Two heads, or two maps of texts of which the second has a word more."""
+
+    def open_it(view):
+        torch.manual_seed(5)
+        names = [f"w{i}" for i in range(TOKENS)]
+        weights, other = (torch.randn(2, count, count).mul(3).softmax(-1) for count in (TOKENS, TOKENS + 1))
+        if view == "compare":
+            return open_file(regard.show(weights, other, tokens=(names, [names[0], "new", *names[1:]])))
+        page = open_file(regard.show(weights, tokens=names))
+        page.get_by_label("compare with").select_option(label="head 1")
+        return page
+
+    return open_it
+
+
+@pytest.mark.parametrize("view", ["two heads", "compare"])
+def test_maps_side_by_side_are_zoomed_together(side_by_side, look, view):
+    page = side_by_side(view)
+    whole = panels(page, look)
+    for number in range(3):
+        page.locator(".rg-three canvas").nth(number).focus()
+        zoomed = page.keyboard.press("+") or panels(page, look)
+        assert all(before != after for before, after in zip(whole, zoomed, strict=True))
+        assert "shown: queries" in look.subtitle(page)
+        moved = page.keyboard.press("Shift+ArrowDown") or panels(page, look)
+        assert all(before != after for before, after in zip(zoomed, moved, strict=True))
+        page.keyboard.press("0")
+        assert panels(page, look) == whole
+    look.point(page, ".rg-three", 0.6, 0.5, 1)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -300)
+    page.keyboard.up("Control")
+    look.point(page, ".rg-atlas", 2, 2)
+    zoomed = panels(page, look)
+    assert all(before != after for before, after in zip(whole, zoomed, strict=True))
+    page.locator(".rg-three canvas").nth(1).dblclick()
+    look.point(page, ".rg-atlas", 2, 2)
+    assert panels(page, look) == whole
+
+
+@pytest.mark.parametrize("view", ["two heads", "compare"])
+def test_cells_of_maps_side_by_side_are_read_by_keys(side_by_side, look, view):
+    page = side_by_side(view)
+    whole = panels(page, look)
+    for number, more in enumerate((0, view == "compare", 0)):
+        canvas = page.locator(".rg-three canvas").nth(number)
+        canvas.focus()
+        expect(canvas).to_have_accessible_description(re.compile("arrow keys mark a cell"))
+        before = look.subtitle(page)
+        page.keyboard.press("ArrowRight")
+        for _ in range(TOKENS):
+            page.keyboard.press("ArrowUp")
+            page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowDown")  # on the second side, the new word
+        page.keyboard.press("ArrowDown")
+        assert f"“w{2 - more}” → “w0”" in look.subtitle(page), before
+        assert look.subtitle(page).count("%") >= 3
+        assert all(one != other for one, other in zip(panels(page, look), whole, strict=True))
+        if view == "compare":
+            page.keyboard.press("Escape")
+            assert panels(page, look) == whole
+
+
+def test_controls_beside_two_heads_zoom_them(side_by_side, look):
+    page = side_by_side("two heads")
+    whole = panels(page, look)
     slider = page.get_by_label("zoom", exact=True)
-    expect(slider).to_have_count(1)
-    page.get_by_label("compare with").focus()
-    page.get_by_label("compare with").select_option(label="head 1")
-    expect(slider).to_have_count(0)
+    slider.focus()
+    slider.press("End")
+    assert all(before != after for before, after in zip(whole, panels(page, look), strict=True))
     page.keyboard.press("?")
-    expect(page.locator(".rg-keys")).not_to_contain_text("zoom in")
+    expect(page.locator(".rg-keys")).to_contain_text("zoom in")
+    expect(page.locator(".rg-keys")).not_to_contain_text("zoom to the marked span")  # spans are of one map

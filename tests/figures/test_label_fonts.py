@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from matplotlib.text import Text
 
 import regard
 from regard.figures import add_title, weight_map, weight_maps, weight_segments
@@ -136,3 +137,29 @@ def test_long_labels_of_wide_characters_leave_room_for_the_map(families):
     assert figure.axes[0].get_window_extent().width > 0.15 * figure.bbox.width
     assert all(text_width(label) <= 32 for label in labels)
     assert labels[1] == CODE * 3 + "…"  # no half of a code point
+
+
+def each_chart(name):
+    """Every figure in which a user's text is a title, a label of an axis, in a legend or below a bar."""
+    yield regard.figures.curves(name, name, name, {name: ([1, 2], [1, 2]), "b": ([1, 2], [2, 1])})
+    yield regard.figures.bars(name, name, {name: 1.0, "b": 2.0}, limit=1.5)
+    yield regard.figures.matrices(name, {name: torch.eye(2)}, x=name, y=name)
+    yield regard.figures.head_paths(name, {name: torch.randn(3, 2, 2)})
+    yield regard.figures.heads([torch.zeros(1, 2)], [torch.ones(1, 2)], titles=[name])
+    yield regard.figures.length_sweep({name: {8: {"characters": 0.9}}})
+
+
+def test_texts_of_charts_have_fonts_as_labels_of_tokens_have(families):
+    for figure in each_chart(f"a{FIRST}{SECOND}{NOWHERE}\x01"):
+        drawn_labels(figure)
+        figure.draw_without_rendering()
+        texts = [text.get_text() for text in figure.findobj(Text) if FIRST in text.get_text()]
+        assert texts
+        assert all(NOWHERE not in text and "\x01" not in text for text in texts)
+
+
+def test_formulas_and_lines_in_texts_of_charts_stay():
+    figure = regard.figures.bars("n$^2$\nof n", "$y$", {"$x$\none": 1.0})
+    panel = figure.axes[0]
+    assert (panel.get_title(), panel.get_ylabel()) == ("n$^2$\nof n", "$y$")
+    assert drawn_labels(figure) == ["$x$\none"]

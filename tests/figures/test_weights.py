@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from regard.figures import weight_map, weight_maps
+from regard.figures import alignment, weight_map, weight_maps
 
 PATH = "model.decoder.block.11.layer.1.EncDecAttention.with.a.long.path.of.modules · head 7"
 
@@ -41,3 +41,25 @@ def test_labels_of_maps_side_by_side_do_not_lie_on_each_other():
     maps = [torch.rand(60, 60).softmax(-1) for _ in range(3)]
     figure = weight_maps(maps, ["a", "b", "b − a"], [(names, names)] * 3, title=PATH)
     check_readable(figure)
+
+
+def color_bar(figure):
+    """The marks of the color bar: their places and their texts."""
+    bar = figure.axes[-1]
+    found = zip(bar.get_xticks(), bar.get_xticklabels(), strict=True)
+    return sorted((round(place, 6), label.get_text()) for place, label in found)
+
+
+def test_the_color_bar_of_maps_with_one_key_ends_with_uniform_attention():
+    assert color_bar(weight_map(torch.ones(5, 1), torch.ones(5))) == [(0.0, "0"), (1.0, "100 %\nuniform")]
+    assert color_bar(weight_map(torch.full((3, 2), 0.5), torch.full((3,), 2.0)))[-1] == (1.0, "100 %")
+
+
+def test_maps_of_queries_that_see_nothing_have_a_color_bar_with_zero():
+    assert color_bar(weight_map(torch.zeros(2, 3), torch.zeros(2))) == [(0.0, "0")]
+
+
+def test_the_color_bar_of_an_alignment_has_negative_marks_where_weights_are_negative():
+    drawn = alignment(torch.tensor([[0.5, -0.5], [1.0, 0.0]]), ["a", "b"], ["c", "d"])
+    assert color_bar(drawn)[0] == (-1.0, "−100 %")
+    assert color_bar(drawn)[-1] == (1.0, "100 %")

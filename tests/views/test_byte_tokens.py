@@ -63,6 +63,37 @@ def test_bytes_become_characters_in_words(byte_level):
 
 
 @pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        # CLIP: bytes, and a mark at the end of each word
+        (
+            ["<|start|>", "un", "able</w>", "<</w>", "çĮ", "«</w>", "<|end|>"],
+            ["<|start|>", "unable</w>", "<</w>", "猫</w>", "<|end|>"],
+        ),
+        (["a</w>", "b", "c"], ["a</w>", "bc"]),
+        (["un@@", "able", "st@@", "ory@@"], ["unable", "story@@"]),
+        (["##a", "un", "##able@@", "b"], ["a", "unable@@", "b"]),
+    ],
+)
+def test_words_end_and_go_on_where_their_marks_say(pieces, words):
+    weights = torch.rand(1, len(pieces), len(pieces)).softmax(-1)
+    assert regard.show(weights, tokens=pieces, words=True).payload.meta["tokens"]["text"] == words
+
+
+def test_a_tokenizer_of_bytes_may_mark_the_end_of_words():
+    class Tokenizer:
+        """As CLIP's: it decodes the mark as a space."""
+
+        def convert_ids_to_tokens(self, ids):
+            return [["cafÃ©</w>", "is</w>"][one] for one in ids]
+
+        def decode(self, ids):
+            return "".join(["café ", "is "][one] for one in ids)
+
+    assert tokens_of(Tokenizer(), [0, 1]) == ["café</w>", "is</w>"]
+
+
+@pytest.mark.parametrize(
     "tokens",
     [
         ["Ġcafé", "Ġx"],  # read before

@@ -4,6 +4,7 @@ import { html, useRef, useState } from "../core/html";
 import { Picture, pixels, type Draw, type Size } from "../core/canvas";
 import { type Pen, resolution } from "../core/pen";
 import { useTheme } from "../core/theme";
+import { isAscending, numbered, rangeOf } from "./headnumbers";
 
 /** The thumbnails of one layer side by side. Each is padded by its own edge, because smoothing mixes neighbors. */
 export interface Strip {
@@ -80,6 +81,10 @@ interface Geometry {
   cell: number;
   tall: number;
   gap: number;
+  /** Room above a line for the numbers of its heads, where a layer has several lines. */
+  above: number;
+  /** Whether a line has the numbers of its heads beside it: its thumbnails are too small for one each. */
+  ranges: boolean;
 }
 
 /** Pixels of a thumbnail, at least: smaller ones could neither be seen nor met by a finger. */
@@ -93,6 +98,9 @@ export function linesOf(rows: AtlasRow[], fit: number): AtlasRow[] {
     return lines <= 1 ? [row] : Array.from({ length: lines }, (_, i) => ({ ...row, label: i ? "" : row.label, heads: row.heads.slice(i * length, (i + 1) * length) }));
   });
 }
+
+/** Thumbnails that have room for a head's number above each, and the height of this number. */
+const [NUMBER, CAPTION] = [18, 12];
 
 /** Thumbnails smaller than this are enlarged, if lines of fewer of them are not higher than TALL in all. */
 const COMFORTABLE = 10;
@@ -122,25 +130,33 @@ export function Atlas(props: AtlasProps) {
 
   const measure = (width: number): Geometry => {
     const longest = Math.max(0, ...props.rows.map((row) => row.label.length));
-    const left = named ? Math.min(width * 0.3, 12 + 6.4 * longest) : 2;
     const most = Math.max(1, ...props.rows.map((row) => row.heads.length));
     const gap = most > 16 ? 2 : 4;
-    const lines = linesOf(props.rows, columnsOf(props.rows.map((row) => row.heads.length), width - left - 3, gap, aspect));
-    const columns = Math.max(1, ...lines.map((line) => line.heads.length));
-    const cell = Math.max(4, Math.min(largest, (width - left - 3) / columns - gap));
-    return { lines, left, top: 16, cell, tall: Math.max(4, cell * aspect), gap };
+    const counts = props.rows.map((row) => row.heads.length);
+    const within = (left: number): Geometry => {
+      const lines = linesOf(props.rows, columnsOf(counts, width - left - 3, gap, aspect));
+      const columns = Math.max(1, ...lines.map((line) => line.heads.length));
+      const cell = Math.max(4, Math.min(largest, (width - left - 3) / columns - gap));
+      const wrapped = lines.some((line, i) => i > 0 && line.layer === lines[i - 1].layer);
+      const above = wrapped && cell + gap >= NUMBER ? CAPTION : 0;
+      return { lines, left, top: above ? 4 : 16, cell, tall: Math.max(4, cell * aspect), gap, above, ranges: wrapped && !above && isAscending(lines) };
+    };
+    const left = named ? Math.min(width * 0.3, 12 + 6.4 * longest) : 2;
+    const found = within(left);
+    const beside = Math.max(left, ...found.lines.map((line) => 14 + 7 * rangeOf(line, props.headName).length));
+    return found.ranges && left < beside ? { ...within(beside), ranges: true, above: 0, top: 16 } : found;
   };
   const height = (width: number) => {
     const g = measure(width);
-    return g.top + g.lines.length * (g.tall + g.gap) + 4;
+    return g.top + g.lines.length * (g.above + g.tall + g.gap) + 4;
   };
   const place = (g: Geometry, row: number, column: number): [number, number] => [
     g.left + column * (g.cell + g.gap),
-    g.top + row * (g.tall + g.gap),
+    g.top + row * (g.above + g.tall + g.gap) + g.above,
   ];
   const cellOf = (x: number, y: number, size: Size): { row: number; column: number } | null => {
     const g = measure(size.width);
-    const row = Math.floor((y - g.top) / (g.tall + g.gap));
+    const row = Math.floor((y - g.top) / (g.above + g.tall + g.gap));
     const column = Math.floor((x - g.left) / (g.cell + g.gap));
     if (row < 0 || row >= g.lines.length || x < 0) return null;
     if (x < g.left) return { row, column: -1 };
@@ -174,16 +190,16 @@ export function Atlas(props: AtlasProps) {
     const rows = g.lines;
     pen.textBaseline = "middle";
     // Where rows are lower than letters, only every n-th has a label, and always the selected one.
-    const step = Math.max(1, Math.ceil(11 / (g.tall + g.gap)));
     const chosen = rows.findIndex((row) => row.layer === props.picked.layer);
+    const beside = numbered(rows, Math.ceil(11 / (g.above + g.tall + g.gap)), chosen, g.ranges);
     rows.forEach((row, r) => {
       const [, y] = place(g, r, 0);
       const current = row.layer === props.picked.layer;
-      if (row.label && (r === chosen || (r % step === 0 && (chosen < 0 || Math.abs(r - chosen) >= step)))) {
+      if (beside.has(r)) {
         pen.fillStyle = row.warn ? theme.warn : current ? theme.ink : theme.muted;
-        pen.font = `${current ? 600 : 400} 11px ${theme.font}`;
+        pen.font = `${current && row.label ? 600 : 400} 11px ${theme.font}`;
         pen.textAlign = "right";
-        pen.fillText(elided(pen, row.label, g.left - 8), g.left - 6, y + g.tall / 2);
+        pen.fillText(elided(pen, row.label || rangeOf(row, props.headName), g.left - 8), g.left - 6, y + g.tall / 2);
       }
       row.heads.forEach((head, c) => {
         const [x] = place(g, r, c);
@@ -194,7 +210,9 @@ export function Atlas(props: AtlasProps) {
     pen.textAlign = "center";
     pen.font = `10px ${theme.font}`;
     const every = Math.max(1, Math.ceil(18 / (g.cell + g.gap)));
-    if (rows.length && (rows.length === 1 || rows[0].layer !== rows[1]?.layer) && rows.every((row) => row.heads.every((head, c) => c === 0 || head > row.heads[c - 1]))) {
+    if (g.above) {
+      rows.forEach((row, r) => row.heads.forEach((head, c) => pen.fillText(props.headName(row.layer, head), place(g, r, c)[0] + g.cell / 2, place(g, r, c)[1] - CAPTION / 2)));
+    } else if (rows.length && !g.ranges && isAscending(rows)) {
       const widest = widestRow(rows);
       for (let c = 0; c < widest.heads.length; c += every) {
         pen.fillText(props.headName(widest.layer, widest.heads[c]), place(g, 0, c)[0] + g.cell / 2, 7);

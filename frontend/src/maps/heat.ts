@@ -121,6 +121,13 @@ export function zoomed(view: Viewport, table: Table, factor: number, at: Cell): 
   return inside({ q: move(view.q, at.q), k: move(view.k, at.k), zoom }, table);
 }
 
+/** Zoom by the wheel. A pinch comes as ctrl and wheel; a plain wheel scrolls the page. */
+export function wheeled(event: WheelEvent, cell: Cell | null, zoom: (factor: number, at: Cell) => void): void {
+  if (!event.ctrlKey && !event.metaKey) return;
+  event.preventDefault();
+  if (cell) zoom(Math.exp(-event.deltaY / 200), { q: Math.max(0, cell.q) + 0.5, k: Math.max(0, cell.k) + 0.5 });
+}
+
 /** The view that a span fills. */
 export function spanView(table: Table, span: Span): Viewport {
   const [[q0, q1], [k0, k1]] = [span.q ?? [0, table.queries.length - 1], span.k ?? [0, table.keys.length - 1]];
@@ -134,10 +141,31 @@ export function moved(view: Viewport, table: Table, across: number, down: number
   return inside({ ...view, q: view.q + (down * table.queries.length) / view.zoom, k: view.k + (across * table.keys.length) / view.zoom }, table);
 }
 
-/** Moved just as far as a query needs to be visible. */
-export function showing(view: Viewport, table: Table, query: number): Viewport {
-  const rows = table.queries.length / view.zoom;
-  return inside({ ...view, q: Math.min(query, Math.max(query + 1 - rows, view.q)) }, table);
+/** Moved by a drag of so many pixels. */
+export function dragged(view: Viewport, table: Table, dx: number, dy: number, size: Size): Viewport {
+  const { cellWidth, cellHeight } = box(table, size);
+  return inside({ ...view, q: view.q - dy / (cellHeight * view.zoom), k: view.k - dx / (cellWidth * view.zoom) }, table);
+}
+
+/** Moved just as far as a query, and a key if there is one, needs to be visible. */
+export function showing(view: Viewport, table: Table, query: number, key?: number): Viewport {
+  const start = (at: number, from: number, count: number) => Math.min(at, Math.max(at + 1 - count / view.zoom, from));
+  const k = key === undefined ? view.k : start(key, view.k, table.keys.length);
+  return inside({ ...view, q: start(query, view.q, table.queries.length), k }, table);
+}
+
+/** The middle of what is visible. */
+export const middle = (view: Viewport, table: Table): Cell => ({ q: view.q + table.queries.length / view.zoom / 2, k: view.k + table.keys.length / view.zoom / 2 });
+
+const STEPS: Record<string, [number, number]> = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+
+/** The next cell in the direction of an arrow key, or the one in the middle if there is none yet; null for other keys. */
+export function stepped(view: Viewport, table: Table, from: Cell | null, key: string): Cell | null {
+  const by = STEPS[key];
+  if (!by) return null;
+  const keep = (at: number, count: number) => Math.min(count - 1, Math.max(0, Math.floor(at)));
+  const start = from && from.q >= 0 && from.k >= 0 ? { q: from.q + by[0], k: from.k + by[1] } : middle(view, table);
+  return { q: keep(start.q, table.queries.length), k: keep(start.k, table.keys.length) };
 }
 
 /** The visible tokens of a zoomed map in words; nothing where all of them are visible. */

@@ -79,7 +79,7 @@ const TALLEST = 620;
 export function places(about: ImageAbout, aspect: number, width: number): Places {
   const count = Math.max(about.prefix, about.query_prefix);
   const columns = Math.max(1, Math.min(count, Math.floor(width / 72)));
-  const room = Math.min(132, width / columns);
+  const room = Math.min(150, width / columns);
   const chips = Array.from({ length: count }, (_, i) => ({
     x: (i % columns) * room,
     y: 2 + Math.floor(i / columns) * 32,
@@ -224,9 +224,14 @@ function chips(pen: Pen, state: OverlayState, p: Places, names: string[], theme:
     pen.font = `11px ${theme.font}`;
     pen.textAlign = "center";
     pen.textBaseline = "middle";
-    const text = i < about.prefix && chip.width > 90 ? `${names[i]}: ${percent(weight)}` : names[i];
-    pen.fillText(fitted(pen, text, chip.width - 6), chip.x + chip.width / 2, chip.y + chip.height / 2 + 0.5);
+    pen.fillText(chipText(pen, names[i], i < about.prefix ? percent(weight) : null, chip.width - 6), chip.x + chip.width / 2, chip.y + chip.height / 2 + 0.5);
   });
+}
+
+/** A number is shown whole or not at all: without its % sign, or with fewer digits, it would be another number. */
+export function chipText(pen: Pen, name: string, weight: string | null, room: number): string {
+  const whole = `${name}: ${weight}`;
+  return weight !== null && pen.measureText(whole).width <= room ? whole : fitted(pen, name, room);
 }
 
 function legend(pen: Pen, state: OverlayState, p: Places, theme: Theme) {

@@ -21,7 +21,7 @@ export interface Shading {
 }
 
 /** The position of a multiple of uniform attention (lift) on the scale 0 … 1, in proportion to log(1 + lift). */
-export const position = (lift: number, top: number): number => Math.sign(lift) * Math.min(1, Math.log1p(Math.abs(lift)) / Math.log1p(Math.max(top, 2)));
+export const position = (lift: number, top: number): number => Math.sign(lift) * Math.min(1, Math.log1p(Math.abs(lift)) / Math.log1p(Math.max(top, 1)));
 
 /** Colors of positions −1 … 1 (signed) or 0 … 1 on the scale. */
 export function colorsOf(theme: Theme, signed: boolean, alpha?: (t: number) => number): (t: number) => number {
@@ -96,10 +96,12 @@ export function largestOf(values: Float32Array): number {
   return most;
 }
 
-/** Marks of a legend: the position, and the share of attention there for a query that sees n keys. Where there are negative numbers, as in a difference, none of them is uniform attention. */
+/** Marks of a legend: the position, and the share of attention there for a query that sees n keys. Where there are negative numbers, as in a difference, none of them is uniform attention. A scale of zeros has no other mark. */
 export function ticks({ scale, top, signed }: Shading, n: number, most: number): { at: number; text: string }[] {
-  if (scale === "row") return [{ at: 0, text: "0" }, { at: 1, text: "largest of the row" }];
-  const shares = scale === "uniform" ? [0, 1 / n, ...[0.1, 0.5, 1].filter((share) => share > 1.8 / n)] : scale === "root" ? [0, most / 4, most] : [0, most];
+  if (scale === "row") return [...(signed ? [{ at: -1, text: "−largest" }] : []), { at: 0, text: "0" }, { at: 1, text: signed ? "largest" : "largest of the row" }];
+  // A query that sees no key has no uniform attention. Weights beyond the end of the scale have its last color.
+  const even = n >= 1 ? [1 / n, ...[0.1, 0.5, 1].filter((share) => share > 1.8 / n && share * n <= top)] : [];
+  const shares = scale === "uniform" ? [0, ...even] : most > 0 ? (scale === "root" ? [0, most / 4, most] : [0, most]) : [0];
   const place = (share: number) => (scale === "uniform" ? position(share * n, top) : scale === "root" ? Math.sqrt(share / (most || 1)) : share / (most || 1));
   const found = shares.map((share, i) => ({ at: place(share), text: scale === "uniform" && i === 1 && !signed ? `${percent(share)} = uniform` : share ? percent(share) : "0" }));
   if (!signed) return found;

@@ -1,7 +1,7 @@
 // Compare two heads: both maps, and the second minus the first.
 
 import { html, useEffect, useMemo, useState, type VNode } from "../core/html";
-import type { Cell } from "./heat";
+import { type Cell, shownText, type Viewport } from "./heat";
 import { type Choice, type Layer, percent } from "./layer";
 import { MapPanel } from "./panel";
 import { quoted } from "./quote";
@@ -59,11 +59,14 @@ export interface TwoHeadsProps {
   top: number;
   pooling: Pooling;
   signed: boolean;
+  /** The visible part, the same of all three maps. */
+  view: Viewport;
+  onView: (view: Viewport) => void;
   onSay: (text: string) => void;
 }
 
 /** Two maps and their difference; the cell under the pointer is marked in all three. */
-export function TwoHeads({ first, second, names, top, pooling, signed, onSay }: TwoHeadsProps): VNode {
+export function TwoHeads({ first, second, names, top, pooling, signed, view, onView, onSay }: TwoHeadsProps): VNode {
   const [over, setOver] = useState<{ side: number; cell: Cell } | null>(null);
   const tables = useMemo(() => {
     const weights = difference(second.weights, first.weights);
@@ -71,15 +74,15 @@ export function TwoHeads({ first, second, names, top, pooling, signed, onSay }: 
   }, [first, second]);
   const titles = [...names, "second − first"];
   useEffect(() => setOver(null), [first, second]);
-  useEffect(() => onSay(say(tables, names, over?.cell ?? null)), [tables, over]);
+  useEffect(() => onSay(say(tables, names, over?.cell ?? null, view)), [tables, over, view]);
   return html`<div class="rg-three">
-    ${tables.map((table, side) => html`<figure><figcaption>${titles[side]}</figcaption><${MapPanel} table=${table} signed=${signed || side === 2} top=${top} pooling=${pooling} over=${over?.cell ?? null} pointed=${over?.side === side} label=${titles[side]} onOver=${(cell: Cell | null) => setOver(cell && { side, cell })} /></figure>`)}
+    ${tables.map((table, side) => html`<figure><figcaption>${titles[side]}</figcaption><${MapPanel} table=${table} signed=${signed || side === 2} top=${top} pooling=${pooling} view=${view} over=${over?.cell ?? null} pointed=${over?.side === side} label=${titles[side]} onOver=${(cell: Cell | null) => setOver(cell && { side, cell })} onView=${onView} /></figure>`)}
   </div>` as VNode;
 }
 
-function say([first, second, less]: Table[], names: [string, string], cell: Cell | null): string {
+function say([first, second, less]: Table[], names: [string, string], cell: Cell | null, view: Viewport): string {
   const start = `${names[0]} and ${names[1]}`;
-  if (!cell || cell.q < 0 || cell.k < 0) return `${start} · ${percent(apart(less))} of the attention differs`;
+  if (!cell || cell.q < 0 || cell.k < 0) return `${start} · ${percent(apart(less))} of the attention differs${shownText(view, first)}`;
   const at = cell.q * first.keys.length + cell.k;
   return `${start} · ${quoted(first.queries[cell.q])} → ${quoted(first.keys[cell.k])} ${percent(first.weights[at])} and ${percent(second.weights[at])}, ${less.weights[at] < 0 ? "" : "+"}${percent(less.weights[at])}`;
 }

@@ -7,8 +7,9 @@ import type { Key } from "../core/keys";
 import { recalled, remember } from "../core/memory";
 import { type Payload, slice } from "../core/payload";
 import { useTheme } from "../core/theme";
+import { zoomHint, type Zooming, zoomKeys } from "../core/zooming";
 import { Atlas, type AtlasRow, makeStrip, type Strip, thumbnailSide } from "../maps/atlas";
-import type { Cell } from "../maps/heat";
+import { type Cell, middle, moved, shownText, type Viewport, whole, zoomed } from "../maps/heat";
 import { percent, residualText, shortNames } from "../maps/layer";
 import { MapPanel } from "../maps/panel";
 import { quoted } from "../maps/quote";
@@ -59,13 +60,18 @@ export function CompareView({ payload, host }: ViewProps): VNode {
   const [head, setHead] = useState(() => (kept.head ? Number(kept.head) : meta.opening.head));
   const [pooling, setPooling] = useState<Pooling>("max");
   const [over, setOver] = useState<{ side: number; cell: Cell } | null>(null);
+  const [seen, setSeen] = useState<{ side: number; view: Viewport }>({ side: 0, view: whole });
   const about = meta.layers[layer];
   const chosen = clamp(head, about.heads.length);
   const tables = useMemo(() => [0, 1, 2].map((side) => tableOf(payload, layer, chosen, side)), [payload, layer, chosen]);
-  const top = useMemo(() => Math.max(2, ...meta.layers.flatMap(({ sides }) => sides.map((side) => side.keys))), [payload]);
+  const top = useMemo(() => Math.max(1, ...meta.layers.flatMap(({ sides }) => sides.map((side) => side.keys))), [payload]);
   useEffect(() => host.select?.({ layer: about.name, head: about.heads[chosen] }), [layer, chosen]);
   useEffect(() => remember(host, "compare", { layer, head: String(chosen) }), [layer, chosen]);
   useEffect(() => setOver(null), [payload, layer, chosen]);
+  useEffect(() => setSeen({ side: 0, view: whole }), [payload, layer]);
+  const { side: on, view } = seen;
+  const show = (next: Viewport) => setSeen({ side: on, view: next });
+  const zooming: Zooming = { times: view.zoom, zoom: (factor) => show(zoomed(view, tables[on], factor, middle(view, tables[on]))), pan: (across, down) => show(moved(view, tables[on], across, down)), reset: () => show(whole) };
 
   const choose = (to: number, which: number) => {
     const at = clamp(to, meta.layers.length);
@@ -73,9 +79,10 @@ export function CompareView({ payload, host }: ViewProps): VNode {
     setHead(clamp(which, meta.layers[at].heads.length));
   };
   const keys: Key[] = [
+    ...zoomKeys(zooming),
     { keys: ["ArrowLeft", "ArrowRight"], shown: "← →", means: "another head", run: (key) => choose(layer, chosen + (key === "ArrowRight" ? 1 : -1)) },
     { keys: ["PageUp", "PageDown"], shown: "PgUp PgDn", means: "another layer", run: (key) => choose(layer + (key === "PageDown" ? 1 : -1), chosen) },
-    { keys: ["Escape"], shown: "Esc", means: "clear the selection", run: () => setOver(null) },
+    { keys: ["Escape"], shown: "Esc", means: "clear the selection, then the zoom", run: () => (over ? setOver(null) : show(whole)) },
   ];
   const most = Math.max(...tables.map((table) => Math.max(table.queries.length, table.keys.length)));
   const titles = [meta.names[0], meta.names[1], `${meta.names[1]} − ${meta.names[0]}`];
@@ -90,17 +97,17 @@ export function CompareView({ payload, host }: ViewProps): VNode {
   return html`<${Frame}
     name="compare"
     title="Attention, compared"
-    subtitle=${describe(about, chosen, tables, over, titles) + (opened ? ` · ${meta.opening.why}` : "")}
+    subtitle=${describe(about, chosen, tables, over, titles) + (over ? "" : shownText(view, tables[on])) + (opened ? ` · ${meta.opening.why}` : "")}
     host=${host}
     keys=${keys}
     controls=${controls}
-    hint="Point at a cell to read its weight on both sides; a click on a small map selects its head."
+    hint=${`Point at a cell to read its weight on both sides; a click on a small map selects its head.${zoomHint(zooming)}`}
     footer=${html`${about.sides.map((side, i) => html`<span class=${side.agrees ? "" : "rg-warn"}><b>${meta.names[i]}</b> ${residualText(side)}</span>`)}${meta.notes.map((note) => html`<span>${note}</span>`)}`}
   >
     <div>
       ${rows.length > 1 || about.heads.length > 1 ? html`<${Differences} payload=${payload} rows=${rows} top=${top} pooling=${pooling} picked=${{ layer, head: chosen }} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? 0)} />` : null}
       <div class="rg-three">
-        ${tables.map((table, side) => html`<figure><figcaption>${titles[side]}</figcaption><${MapPanel} table=${table} signed=${side === 2} top=${top} pooling=${pooling} over=${cellOn(about, over, side)} pointed=${over?.side === side} label=${titles[side]} onOver=${(cell: Cell | null) => setOver(cell && { side, cell })} /></figure>`)}
+        ${tables.map((table, side) => html`<figure><figcaption>${titles[side]}</figcaption><${MapPanel} table=${table} signed=${side === 2} top=${top} pooling=${pooling} view=${viewOn(about, seen, tables, side)} over=${cellOn(about, over, side)} pointed=${over?.side === side} label=${titles[side]} onOver=${(cell: Cell | null) => setOver(cell && { side, cell })} onView=${(to: Viewport) => setSeen({ side, view: to })} /></figure>`)}
       </div>
     </div>
   <//>` as VNode;
@@ -171,6 +178,22 @@ export function cellOn(about: ComparedLayer, over: { side: number; cell: Cell } 
   };
   const cell = { q: across(about.rows, over.cell.q), k: across(about.columns, over.cell.k) };
   return cell.q < 0 && cell.k < 0 ? null : cell;
+}
+
+/** The matching part of another side: around the tokens that match those in the middle. */
+export function viewOn(about: ComparedLayer, { side, view }: { side: number; view: Viewport }, tables: Table[], to: number): Viewport {
+  if (to === side || view.zoom === 1) return view;
+  const across = (pairs: [number, number][], at: number, before: number, after: number): number => {
+    const place = (pair: number, where: number) => (where === 2 ? pair : pairs[pair][where]);
+    let last = -1;
+    while (last + 1 < pairs.length && place(last + 1, side) <= at) last++;
+    return last < 0 ? (at * after) / before : place(last, to) + at - place(last, side);
+  };
+  const [from, there] = [tables[side], tables[to]];
+  const at = middle(view, from);
+  const start = (center: number, count: number) => center - count / view.zoom / 2;
+  const q = start(across(about.rows, at.q, from.queries.length, there.queries.length), there.queries.length);
+  return { q, k: start(across(about.columns, at.k, from.keys.length, there.keys.length), there.keys.length), zoom: view.zoom };
 }
 
 function describe(about: ComparedLayer, head: number, tables: Table[], over: { side: number; cell: Cell } | null, titles: string[]): string {

@@ -49,8 +49,10 @@ export function MixedView({ payload, host }: ViewProps): VNode {
   const row = useMemo(() => weightsOf(layer, picked.which, query, direction), [layer, picked.which, query, direction]);
   const shading: Shading = { scale: "uniform", top: useMemo(() => mostVisible(layers), [layers]), signed: meta.layers.some((about) => about.signed) };
   const at = layer.rowOf(query);
-  const seen = direction === "from" && at >= 0 ? layer.visible[at] : layer.queries;
-  const place = (token: number) => (row && token < row.length ? position(row[token] * seen, shading.top) : 0);
+  const seen = direction === "from" && at >= 0 ? layer.visible[at] : mostVisible([layer]);
+  // Each weight relative to the uniform attention of its query: of a column, the queries are the tokens.
+  const keysOf = (token: number) => (direction === "from" ? seen : (layer.visible[layer.rowOf(token)] ?? 0));
+  const place = (token: number) => (row && token < row.length ? position(row[token] * keysOf(token), shading.top) : 0);
   useEffect(() => host.select?.({ layer: layer.about.name, head: headNumber(layer, picked.which), query }), [picked.layer, picked.which, query]);
   useEffect(() => remember(host, "mixed", { layer: picked.layer, head: String(picked.which) }), [picked.layer, picked.which]);
 
@@ -97,7 +99,7 @@ export function MixedView({ payload, host }: ViewProps): VNode {
     footer=${html`<${Residuals} layers=${meta.layers} current=${picked.layer} notes=${meta.notes} />`}
   >
     <div class="rg-beside rg-image">
-      <div>${pictures.map((segment, i) => html`<${Patches} payload=${payload} segment=${segment} number=${i} place=${place} row=${row} shading=${shading} opacity=${opacity} query=${query} over=${over} pinned=${pinned} onHover=${hover} onPress=${press} />`)}</div>
+      <div>${pictures.map((segment, i) => html`<${Patches} payload=${payload} segment=${segment} number=${i} place=${place} row=${row} shading=${shading} opacity=${opacity} query=${query} over=${over} pinned=${pinned} onHover=${hover} onPress=${press} onMove=${(token: number) => (setQuery(token), setPinned(true))} />`)}</div>
       <${Words} words=${words} place=${place} shading=${shading} seen=${seen} query=${query} over=${over} pinned=${pinned} onHover=${hover} onPress=${press} />
     </div>
   <//>` as VNode;
@@ -119,11 +121,13 @@ interface PatchesProps extends Pointed {
   row: Float32Array | null;
   shading: Shading;
   opacity: number;
+  /** Select a patch by a key. */
+  onMove: (token: number) => void;
 }
 
 const TALLEST = 560;
 
-function Patches({ payload, segment, number, place, row, shading, opacity, query, over, pinned, onHover, onPress }: PatchesProps) {
+function Patches({ payload, segment, number, place, row, shading, opacity, query, over, pinned, onHover, onPress, onMove }: PatchesProps) {
   const theme = useTheme();
   const [rows, columns] = segment.grid!;
   const image = useMemo(() => (payload.meta.images ? grayImage(payload, number) : null), [payload, number]);
@@ -138,11 +142,24 @@ function Patches({ payload, segment, number, place, row, shading, opacity, query
     const [r, c] = [Math.floor((y / height) * rows), Math.floor((x / width) * columns)];
     return r >= 0 && r < rows && c >= 0 && c < columns ? segment.start + r * columns + c : null;
   };
+  /** Arrow keys select the next patch, or the one in the middle if none is selected. */
+  const step = (key: string): boolean => {
+    const by = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[key];
+    if (!by) return false;
+    const at = query - segment.start;
+    const isHere = at >= 0 && at < segment.count;
+    const [r, c] = isHere ? [Math.floor(at / columns) + by[0], (at % columns) + by[1]] : [Math.floor(rows / 2), Math.floor(columns / 2)];
+    onMove(segment.start + Math.min(rows - 1, Math.max(0, r)) * columns + Math.min(columns - 1, Math.max(0, c)));
+    return true;
+  };
   return html`<${Picture}
     class="rg-main"
     height=${(width: number) => room(width).height + 10}
     label=${`image ${number + 1}, ${rows} × ${columns} patches`}
     cursor="crosshair"
+    focusable
+    onKey=${step}
+    description="The arrow keys select a patch."
     draw=${(pen: any, size: Size) => {
       const { width, height } = room(size.width);
       if (image) pen.drawImage(image, 0, 0, width, height);

@@ -5,7 +5,7 @@ import { Picture, type Size } from "../core/canvas";
 import { useTheme } from "../core/theme";
 import { wheelHint, ZOOM_KEYS } from "../core/zooming";
 import { arcHeight, drawArcs, type HeadArcs, tokenAt } from "../maps/arcs";
-import { type Cell, cellAt, box, drawHeat, heatHeight, inside, painter, type Viewport, whole } from "../maps/heat";
+import { type Cell, cellAt, dragged, drawHeat, heatHeight, inside, painter, type Viewport, wheeled, whole } from "../maps/heat";
 import { percent } from "../maps/layer";
 import { weightTip } from "../maps/quote";
 import type { Pooling, Shading } from "../maps/scale";
@@ -54,17 +54,11 @@ export function Main({ mode, table, heads, shading, pooling, noun, view, over, p
       if (start && end) onSpan(spanOf(start, end));
       return;
     }
-    const place = box(table, size);
+    if (mode === "heat") return onView(dragged(view, table, dx, dy, size));
     const line = ((size.height - 34) / Math.max(1, table.queries.length)) * view.zoom;
-    const [down, across] = mode === "heat" ? [dy / (place.cellHeight * view.zoom), dx / (place.cellWidth * view.zoom)] : [dy / line, dy / line];
-    onView(inside({ ...view, q: view.q - down, k: view.k - across }, table));
+    onView(inside({ ...view, q: view.q - dy / line, k: view.k - dy / line }, table));
   };
-  const wheel = (x: number, y: number, event: WheelEvent, size: Size) => {
-    if (!event.ctrlKey && !event.metaKey) return; // a pinch comes as ctrl and wheel; a plain wheel scrolls the page
-    event.preventDefault();
-    const cell = find(x, y, size);
-    if (cell) zoom(Math.exp(-event.deltaY / 200), { q: Math.max(0, cell.q) + 0.5, k: Math.max(0, cell.k) + 0.5 });
-  };
+  const wheel = (x: number, y: number, event: WheelEvent, size: Size) => wheeled(event, find(x, y, size), zoom);
   return html`<${Picture}
     class="rg-main"
     draw=${draw}

@@ -10,7 +10,7 @@ import type { NumberArray, Payload } from "../core/payload";
 import { type Theme, useTheme } from "../core/theme";
 import { zoomHint, type Zooming, zoomKeys } from "../core/zooming";
 import { Atlas, type AtlasRow, largestParts, makeStrip, type Strip, thumbnailSide } from "../maps/atlas";
-import { type Cell, isPooled, moved, showing, shownText, spanView, type Viewport, whole, zoomed } from "../maps/heat";
+import { type Cell, isPooled, middle, moved, showing, shownText, spanView, type Viewport, whole, zoomed } from "../maps/heat";
 import { type Choice, fitChoice, type Layer, type LayerAbout, layersOf, mostVisible, headNumbers, type Opening, type Order, ORDERS, patternOptions, percent, sortedHeads, shortNames, thing, type Which } from "../maps/layer";
 import { Legend } from "../maps/legend";
 import { sizeText } from "../maps/place";
@@ -149,13 +149,12 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     setPinned(to);
     if (view.zoom > 1) setView(showing(view, table, to));
   };
-  const zoom = (factor: number, at?: Cell) =>
-    setView(zoomed(view, table, factor, at ?? { q: view.q + table.queries.length / view.zoom / 2, k: view.k + table.keys.length / view.zoom / 2 }));
-  const zooming: Zooming = { times: other ? 1 : view.zoom, zoom, pan: (across, down) => setView(moved(view, table, mode === "arcs" ? across + down : across, down)), reset: () => setView(whole) };
+  const zoom = (factor: number, at?: Cell) => setView(zoomed(view, table, factor, at ?? middle(view, table)));
+  const zooming: Zooming = { times: view.zoom, zoom, pan: (across, down) => setView(moved(view, table, mode === "arcs" ? across + down : across, down)), reset: () => setView(whole) };
   const selected = beside !== null || pinned !== null || span !== null;
 
   const keys: Key[] = [
-    ...(other ? [] : zoomKeys(zooming)),
+    ...zoomKeys(zooming),
     { keys: ["ArrowUp", "ArrowDown"], shown: "↑ ↓", means: "another token", run: (key) => move(key === "ArrowDown" ? 1 : -1) },
     { keys: ["ArrowLeft", "ArrowRight"], shown: "← →", means: "another head", run: (key) => step(key === "ArrowRight" ? 1 : -1) },
     { keys: ["PageUp", "PageDown"], shown: "PgUp PgDn", means: "another layer", run: (key) => choose(locked.layer + (key === "PageDown" ? 1 : -1), locked.which) },
@@ -188,7 +187,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     ${!single && patterns.length > 2 ? html`<${Select} label="pattern" value=${pattern} options=${patterns} onChange=${setPattern} />` : null}
     ${steps > 0 ? html`<${Slider} label="generated" value=${written ?? steps} min=${0} max=${steps} text=${`${written ?? steps} of ${steps} tokens`} onInput=${(value: number) => setWritten(value === steps ? null : value)} />` : null}
     ${special ? html`<${Toggle} label="hide special tokens" checked=${hide} onChange=${setHide} />` : null}
-    ${!other && Math.max(table.queries.length, table.keys.length) > 24 ? html`<${Slider} label="zoom" value=${Math.log2(view.zoom)} min=${0} max=${5} step=${0.1} text=${`${view.zoom.toFixed(1)}×`} onInput=${(value: number) => zoom(2 ** value / view.zoom)} />` : null}
+    ${Math.max(table.queries.length, table.keys.length) > 24 ? html`<${Slider} label="zoom" value=${Math.log2(view.zoom)} min=${0} max=${5} step=${0.1} text=${`${view.zoom.toFixed(1)}×`} onInput=${(value: number) => zoom(2 ** value / view.zoom)} />` : null}
     ${span && !other ? html`<${Button} label="zoom to the span" onClick=${() => setView(spanView(table, span))} /><${Button} label="clear the span" onClick=${() => (setSpan(null), setView(whole))} />` : null}
   `;
   return html`<${Frame}
@@ -204,7 +203,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     ${all && mode === "arcs" && layers[locked.layer].heads > 1 ? html`<${Legend} names=${layers[locked.layer].about.heads.map(String)} off=${off} onChange=${setOff} />` : null}
     <div class=${single || other ? "" : "rg-beside"}>
       ${single ? null : html`<${TokenAtlas} payload=${payload} layers=${layers} rows=${rows} hide=${hide} shading=${shading} pooling=${pooling} labels=${labels} picked=${locked} second=${other && typeof other.which === "number" ? { layer: other.layer, head: other.which } : null} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }, to: boolean) => (to && at.head !== null ? setBeside(spelled({ layer: at.layer, which: at.head })) : choose(at.layer, at.head ?? "mean"))} />`}
-      ${other && second ? html`<${TwoHeads} first=${table} second=${second} names=${[headName(layers, shown), headName(layers, other)]} top=${shading.top} pooling=${pooling} signed=${shading.signed} onSay=${setCompared} />` : html`<${Main} mode=${mode} table=${table} heads=${heads} shading=${shading} pooling=${pooling} noun=${thing(layer.about)} view=${view} over=${over} pinned=${pinned} axes=${axes} span=${span} onOver=${setOver} onPin=${setPinned} onView=${setView} onSpan=${setSpan} zoom=${zoom} />`}
+      ${other && second ? html`<${TwoHeads} first=${table} second=${second} names=${[headName(layers, shown), headName(layers, other)]} top=${shading.top} pooling=${pooling} signed=${shading.signed} view=${view} onView=${setView} onSay=${setCompared} />` : html`<${Main} mode=${mode} table=${table} heads=${heads} shading=${shading} pooling=${pooling} noun=${thing(layer.about)} view=${view} over=${over} pinned=${pinned} axes=${axes} span=${span} onOver=${setOver} onPin=${setPinned} onView=${setView} onSpan=${setSpan} zoom=${zoom} />`}
     </div>
   <//>` as VNode;
 }

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from regard.figures._checks import check_flags, check_labels, check_named, is_matrix, is_number, is_numbers
+from regard.figures._label_fonts import drawn_title
 from regard.figures.style import COLORS, GRAY, SEQUENTIAL, Figure, PathArgument, finish, new_figure, plain, tidy
 from regard.support.checks import describe
 
@@ -105,7 +106,9 @@ def bars(
         raise TypeError(f"limit must be a number or None, got {describe(limit)}")
     figure, (panel,) = new_figure(1, 1, width=max(3.6, 1.3 * len(values)), height=3.4)
     colors = [COLORS[number % len(COLORS)] for number in range(len(values))]
-    panel.bar(list(values), list(values.values()), color=colors, width=0.6)
+    panel.bar(range(len(values)), list(values.values()), color=colors, width=0.6)
+    _, fonts = drawn_title("\n".join(values))
+    panel.set_xticks(range(len(values)), labels=[drawn_title(name)[0] for name in values], fontfamily=fonts)
     if limit is not None:
         panel.axhline(limit, color=GRAY, linestyle="--", linewidth=1)
         panel.annotate("limit", (0.0, limit), xytext=(0, 3), textcoords="offset points", fontsize=8, color=GRAY)

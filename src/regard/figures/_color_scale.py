@@ -23,7 +23,7 @@ def scale_position(lift: Tensor, top: float) -> Tensor:
     >>> scale_position(torch.tensor([0.0, 40.0]), 40).tolist()
     [0.0, 1.0]
     """
-    return lift.sign() * (lift.abs().log1p() / math.log1p(max(top, 2.0))).clamp_max(1)
+    return lift.sign() * (lift.abs().log1p() / math.log1p(max(top, 1.0))).clamp_max(1)
 
 
 def pooled(lift: Tensor, most: int = MOST_CELLS, pool: Pool = "largest") -> Tensor:
@@ -53,9 +53,9 @@ def paint(panel: Any, places: Tensor, signed: bool = False, **options: Any) -> A
 
 
 def add_color_bar(figure: Figure, panels: Any, shown: Any, top: float, signed: bool, title: str) -> None:
-    shares = [0.0, 1 / top, *(share for share in (0.1, 0.5, 1.0) if share > 1.8 / top)]
+    shares = [0.0, *([1 / top, *(share for share in (0.1, 0.5, 1.0) if share > 1.8 / top)] if top >= 1 else [])]
     places = scale_position(torch.tensor(shares) * top, top).tolist()
-    names = ["0", f"{_percent(shares[1])}\nuniform", *(_percent(share) for share in shares[2:])]
+    names = ["0", *(f"{_percent(share)}\nuniform" for share in shares[1:2]), *(_percent(share) for share in shares[2:])]
     if signed:
         places += [-place for place in places[1:]]
         names += [f"−{_percent(share)}" for share in shares[1:]]

@@ -3,9 +3,15 @@
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
-from regard.figures.style import plain_label
+from regard.figures._plain_labels import plain_label
 from regard.support.text import whole_characters
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+else:  # as in regard.figures.style
+    Figure = Any
 
 # A font of this name draws a box for every character there is.
 _BOXES = "Last Resort"
@@ -28,6 +34,22 @@ def drawn_title(text: str) -> tuple[str, list[str]]:
     lines = whole_characters(text).split("\n")
     families, missing = _fonts("".join(map(_signs, lines)))
     return "\n".join(_signs(_escaped(line, missing)) for line in lines), families
+
+
+def draw_all_scripts(figure: Figure) -> None:
+    """Give titles, labels of axes, legends and notes fonts that have their characters, as labels of tokens have. Labels of ticks
+    are not changed: matplotlib writes them when it draws."""
+    texts = [*figure.texts]
+    for panel in figure.axes:
+        texts += [panel.title, panel.xaxis.label, panel.yaxis.label, *panel.texts]
+        legend = panel.get_legend()
+        texts += [] if legend is None else [legend.get_title(), *legend.get_texts()]
+    for text in texts:
+        said, families = drawn_title(text.get_text())
+        if said != text.get_text():
+            text.set_text(said)
+        if len(families) > len(text.get_fontfamily()):
+            text.set_fontfamily(families)
 
 
 def _signs(text: str) -> str:

@@ -153,5 +153,5 @@ def alignment(
     panel.set_title("Attention of each written character to each one read", fontsize=9)
     panel.set_xlabel("read", fontsize=8)
     panel.set_ylabel("written", fontsize=8)
-    add_color_bar(figure, panel, painted, top, False, "")
+    add_color_bar(figure, panel, painted, top, bool((weights < 0).any()), "")
     return finish(figure, path)

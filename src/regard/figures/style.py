@@ -1,16 +1,16 @@
 """Shared parts of all figures: creation without pyplot, colors, labels and saving."""
 
 import math
-import re
-import unicodedata
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from regard.figures._label_fonts import draw_all_scripts
+from regard.figures._plain_labels import plain_label as plain_label
+from regard.figures._plain_labels import text_width as text_width
 from regard.support.checks import check_path
-from regard.support.text import whole_characters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
@@ -27,13 +27,6 @@ PALE = "#DDDDDD"
 SEQUENTIAL = "viridis"
 DIVERGING = "PuOr"
 
-# Characters that no font draws, or that turn others around. Joiners belong to emoji and to some scripts: they count only alone.
-_UNSEEN = re.compile(
-    "[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]|^[\u200c\u200d\ufe00-\ufe0f]+$"
-)
-MOST_LETTERS = 32  # the width of a label; a longer token is cut
-_CONTROLS = {"\n": "⏎", "\t": "⇥", "\x7f": "␡"}
-
 
 def new_figure(rows: int, columns: int, *, width: float, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
     """A figure of rows × columns panels of ``width`` × ``height`` inches each, and its panels, row by row."""
@@ -47,7 +40,9 @@ def new_figure(rows: int, columns: int, *, width: float, height: float, **option
 
 
 def finish(figure: Figure, path: PathArgument) -> Figure:
-    """Save the figure if a path is given (its suffix is the format; missing folders are made), and return it."""
+    """Choose fonts for the characters of its texts, save the figure if a path is given (its suffix is the format; missing
+    folders are made), and return it."""
+    draw_all_scripts(figure)
     if path is not None:
         check_path("path", path)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -92,44 +87,3 @@ def arrange(panels: int, columns: int | None = None) -> tuple[int, int]:
 def plain(value: Tensor) -> Tensor:
     """A tensor for matplotlib: float64, on the CPU, without gradients."""
     return value.detach().double().cpu()
-
-
-def plain_label(text: str) -> str:
-    """A token as a label: not read as a formula, without halves of characters, which no font has, no longer than a figure has
-    room for, and with signs for spaces and control characters, as in the views.
-
-    >>> plain_label("$5"), plain_label("  "), plain_label("a\\n"), plain_label("\\u200b")
-    ('\\\\$5', '␣␣', 'a⏎', '<U+200B>')
-    >>> plain_label("Ġthe"), plain_label("▁▁"), plain_label("ĊĊ"), plain_label("cat</w>")
-    ('the', '␣␣', '⏎⏎', 'cat')
-    """
-    text = _without_marks(text)
-    if not text.strip(" "):
-        return "␣" * len(text) or "∅"
-    text = re.sub(r"[\x00-\x1f\x7f]", lambda one: _CONTROLS.get(one[0], chr(0x2400 + ord(one[0]))), text)
-    text = _UNSEEN.sub(lambda some: "".join(f"<U+{ord(one):04X}>" for one in some[0]), text)
-    text = whole_characters(text)
-    if text_width(text) > MOST_LETTERS:
-        while text_width(text) >= MOST_LETTERS:
-            text = text[: MOST_LETTERS - 1] if len(text) >= MOST_LETTERS else text[:-1]
-        text = re.sub(r"<U?\+?[0-9A-F]*$", "", text) + "…"  # half a code point would name another one
-    return text.replace("$", r"\$")
-
-
-def _without_marks(text: str) -> str:
-    """A token without the marks of tokenizers: one before a word goes, others are the spaces and newlines that they stand for."""
-    rest = text.lstrip("Ġ▁Ċ")
-    marks = text[: len(text) - len(rest)]
-    rest = rest.removesuffix("</w>") or rest
-    if rest and marks in ("Ġ", "▁"):
-        return rest
-    return re.sub("[Ġ▁]", "␣", marks).replace("Ċ", "\n") + rest
-
-
-def text_width(text: str) -> int:
-    """How wide a text is, in letters: Chinese, Japanese and Korean characters and emoji are as wide as two.
-
-    >>> text_width("word"), text_width("世界"), text_width("e\\u0301")
-    (4, 4, 1)
-    """
-    return sum(0 if unicodedata.combining(one) else 1 + (unicodedata.east_asian_width(one) in "WF") for one in text)

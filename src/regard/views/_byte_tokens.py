@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+END = "</w>"  # CLIP's mark of the end of a word
 _MARKS = "ĠĊ"  # a space and a newline: they begin words, and pages display them as signs
 _ADDED = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 _BYTES = re.compile(r"(?:<0x[0-9A-F]{2}>)+")
@@ -32,25 +33,34 @@ def readable(tokens: Sequence[str], *, is_byte_level: bool | None = None) -> lis
     ['It', 'Ġis', 'Ġcafé', '世界', 'Ġ<0xF0><0x9F><0x91>', '<0x8D>']
     >>> readable(["Ġcafé"])
     ['Ġcafé']
+    >>> readable(["cafÃ©</w>", "is</w>"])
+    ['café</w>', 'is</w>']
     """
     if is_byte_level is None:
-        is_byte_level = any(token.startswith("Ġ") for token in tokens) and _are_whole(tokens)
+        is_byte_level = any(token.startswith("Ġ") or token.endswith(END) for token in tokens) and _are_whole(tokens)
     return [_readable(token) for token in tokens] if is_byte_level else list(tokens)
 
 
 def _readable(token: str) -> str:
-    rest = token.lstrip(_MARKS)
+    before, rest, after = _parts(token)
     data = _data(rest)
     if data is None or rest.isascii():
         return token
-    return token[: len(token) - len(rest)] + _text(data)
+    return before + _text(data) + after
+
+
+def _parts(token: str) -> tuple[str, str, str]:
+    """A token between the marks of its beginning and of its end."""
+    rest = token.lstrip(_MARKS)
+    core = rest.removesuffix(END) or rest
+    return token[: len(token) - len(rest)], core, rest[len(core) :]
 
 
 def _are_whole(tokens: Sequence[str]) -> bool:
     """Whether tokens that follow each other spell UTF-8. Added tokens are text and end a run."""
     runs = [bytearray()]
     for token in tokens:
-        data = _data(token)
+        data = _data(token.removesuffix(END))
         if data is None:
             runs.append(bytearray())
         else:
@@ -81,7 +91,7 @@ def is_byte_level(
 ) -> bool | None:
     """Whether a tokenizer decodes a token to the text of its bytes; None if no token can tell."""
     for number, token in dict(zip(numbers, tokens, strict=True)).items():
-        rest = token.lstrip(_MARKS)
+        _, rest, _ = _parts(token)
         data = _data(rest)
         if decode is None or data is None or rest.isascii():
             continue

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.figures import POOLS, Pool, add_title, weight_image, weight_map, weight_maps, weight_segments
-from regard.figures.style import COLORS, GRAY, Figure, new_figure, plain_label, tidy
+from regard.figures.style import COLORS, GRAY, Figure, finish, new_figure, plain_label, tidy
 from regard.support.checks import check_choice, describe
 from regard.views._payload import Payload
 
@@ -268,4 +268,4 @@ def _heads(payload: Payload, title: str | None, width: float = 3.4) -> Figure:
         panel.yaxis.label.set_fontsize(7)
     if title:
         add_title(made, title)
-    return made
+    return finish(made, None)

@@ -21,7 +21,7 @@ def thumbnails(shown: list[Sheet], weights: Mapping[str, Tensor | Scaled]) -> di
     log(1 + v·w) / log(1 + n), where n is the largest v, in steps of 1/255. If any weight is negative, the values have a
     sign and steps of 1/127.
     """
-    top = max(2, *(int(sheet.visible.max()) for sheet in shown))
+    top = max(1, *(int(sheet.visible.max()) for sheet in shown))
     signed = any(sheet.about["signed"] for sheet in shown)
     made = {}
     for number, sheet in enumerate(shown):

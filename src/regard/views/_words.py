@@ -9,10 +9,12 @@ from torch import Tensor
 
 from regard.maps import AttentionRecord, Map, Maps
 from regard.support.checks import describe, is_functional
-from regard.views._byte_tokens import is_byte, is_byte_level, joined, readable
+from regard.views._byte_tokens import END, is_byte, is_byte_level, joined, readable
 from regard.views._generations import shown_calls
 
 _STARTS = ("Ġ", "▁", "Ċ")  # marks of the beginning of a word, in byte-level BPE and SentencePiece
+_INSIDE = "##"  # the beginning of a token that continues a word, in WordPiece
+_GOES_ON = "@@"  # the end of a token whose word goes on, in the BPE of subword-nmt
 
 
 def tokens_of(tokenizer: Any, ids: Any, sample: int = 0) -> list[str]:
@@ -49,29 +51,63 @@ def one_sample(ids: Any, sample: int) -> list[int]:
 
 def word_groups(tokens: Sequence[str]) -> list[list[int]]:
     """Which tokens make a word, by the marks of the tokenizer: ``##`` continues one (WordPiece), ``Ġ`` and ``▁`` begin
-    one. Special tokens stay alone.
+    one, ``</w>`` ends one (CLIP), and ``@@`` is where one goes on. Special tokens stay alone.
 
     >>> word_groups(["[CLS]", "un", "##believ", "##able", "story"])
     [[0], [1, 2, 3], [4]]
     >>> word_groups(["▁un", "believ", "able", "▁story", "</s>"])
     [[0, 1, 2], [3], [4]]
+    >>> word_groups(["<|startoftext|>", "un", "believ", "able</w>", "story</w>"])
+    [[0], [1, 2, 3], [4]]
+    >>> word_groups(["un@@", "believ@@", "able", "story"])
+    [[0, 1, 2], [3]]
     """
-    pieces = any(token.startswith("##") for token in tokens)
-    marked = any(token.startswith(_STARTS) for token in tokens)
-    if not pieces and not marked:
-        raise ValueError("words=True needs tokens with subword marks (##, Ġ or ▁), but no token has one")
+    goes_on = _continued(tokens)
     groups: list[list[int]] = []
     for place, token in enumerate(tokens):
-        goes_on = token.startswith("##") if pieces else not (token.startswith(_STARTS) or token[:1].isspace())
-        alone = _is_special(token) or not place or _is_special(tokens[place - 1])
-        if groups and goes_on and not alone:
+        alone = not place or _is_special(token) or _is_special(tokens[place - 1])
+        if groups and goes_on[place] and not alone:
             groups[-1].append(place)
         else:
             groups.append([place])
     return groups
 
 
+def _continued(tokens: Sequence[str]) -> list[bool]:
+    """Whether each token continues the word of the token before it."""
+    mark = _mark_of(tokens)
+    if mark == _INSIDE:
+        return [token.startswith(_INSIDE) for token in tokens]
+    if mark == END:
+        return [False, *(not token.endswith(END) for token in tokens[:-1])]
+    if mark == _GOES_ON:
+        return [False, *(token.endswith(_GOES_ON) for token in tokens[:-1])]
+    return [not (token.startswith(_STARTS) or token[:1].isspace()) for token in tokens]
+
+
+def _mark_of(tokens: Sequence[str]) -> str:
+    """The subword mark of a tokenizer."""
+    if any(token.startswith(_INSIDE) for token in tokens):
+        return _INSIDE
+    if any(token.startswith(_STARTS) for token in tokens):
+        return _STARTS[0]
+    for mark in (END, _GOES_ON):
+        if any(token.endswith(mark) for token in tokens):
+            return mark
+    raise ValueError("words=True needs tokens with subword marks (##, Ġ, ▁, </w> or @@), but no token has one")
+
+
+def _spelled(tokens: Sequence[str], mark: str) -> str:
+    """A word of its tokens, without the marks inside of it."""
+    if mark == _INSIDE:
+        tokens = [token.removeprefix(_INSIDE) for token in tokens]
+    if mark == _GOES_ON:
+        tokens = [*(token.removesuffix(_GOES_ON) for token in tokens[:-1]), tokens[-1]]
+    return joined(tokens)
+
+
 def _is_special(token: str) -> bool:
+    token = token.removesuffix(END)
     return len(token) > 2 and (token[0], token[-1]) in (("<", ">"), ("[", "]")) and not is_byte(token)
 
 
@@ -84,7 +120,8 @@ def merged_words(maps: Maps, tokens: Sequence[str]) -> tuple[Maps, list[str]]:
         into[number, group] = 1.0
     merged = Maps((_merged(found, into) for found in maps.values()), maps.missed)
     merged.notes = [*maps.notes, "subwords are merged: weights are summed over keys and averaged over queries"]
-    spelled = [joined([tokens[place].removeprefix("##") for place in group]) for group in groups]
+    mark = _mark_of(tokens)
+    spelled = [_spelled([tokens[place] for place in group], mark) for group in groups]
     return merged, spelled
 
 
