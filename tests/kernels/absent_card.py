@@ -17,7 +17,7 @@ from triton.runtime import driver
 
 from regard.data import Augmentation
 from regard.data._fused import Drawn, fused_batch
-from regard.functional import kernels
+from regard.functional import _wide_heads, kernels
 from regard.functional.kernels import _plain
 
 HEADS = 3
@@ -120,6 +120,16 @@ def place(placed, width, dtype, prefix=0, causal=False):
         kernels.place_moments(tensors[0], tensors[0], tuple(tensors), sums, heads, keep, prefix, 0.125, causal)
 
 
+def interpolate(wide, nodes, width, dtype, value_heads=HEADS):
+    """Wide heads by way of a few nodes per axis, forward and backward."""
+    value = torch.zeros(2, value_heads, math.prod(wide), width, dtype=getattr(torch, dtype), requires_grad=True)
+    heads = [torch.zeros(HEADS, len(wide), requires_grad=True) for _ in range(2)]
+    axes = tuple(
+        _wide_heads.WideAxis(torch.arange(float(n)), n, m, "native", (0, 0)) for n, m in zip(wide, nodes, strict=True)
+    )
+    _wide_heads._ByKernels.apply(value, *heads, axes, _wide_heads._form(value, *heads, axes)).sum().backward()
+
+
 def convert(converted, channels, dtype, stride=1):
     """One convolution's attention, forward and backward along its axes."""
     x = torch.zeros(2, 1, channels, converted, converted, dtype=getattr(torch, dtype))
@@ -181,7 +191,14 @@ def main():
     found = []
     for case in json.loads(sys.argv[3]):
         card.seen = []
-        kinds = {"side": decay, "tokens": map_of, "placed": place, "converted": convert, "images": augment}
+        kinds = {
+            "side": decay,
+            "tokens": map_of,
+            "placed": place,
+            "wide": interpolate,
+            "converted": convert,
+            "images": augment,
+        }
         next((run for name, run in kinds.items() if name in case), attend)(**case)
         found.append(card.seen)
     print(json.dumps({"launches": found, "refuses": refuses_what_does_not_compile()}))

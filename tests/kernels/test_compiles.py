@@ -25,6 +25,7 @@ ALL = {
     "block_edges", "block_sums",
     "placed_columns", "padded_columns", "longest_rows", "costs_of_heads", "place_moments", "moments_of_heads", "axis_taps",
     "image_batch",
+    "node_weights", "mix_rows", "gather_rows",
 }  # fmt: skip
 
 
@@ -49,6 +50,8 @@ HOPPER = [
     {"placed": (64, 64), "width": 64, "dtype": "bfloat16"},
     {"placed": (64, 64), "width": 64, "dtype": "float32"},
     {"placed": (64, 64), "width": 128, "dtype": "float32"},
+    {"wide": (256, 200), "nodes": (32, 24), "width": 64, "dtype": "bfloat16"},
+    {"wide": (300, 40, 20), "nodes": (64, 64, 12), "width": 128, "dtype": "float32", "value_heads": 1},
     {"side": "before", "size": 200, "width": 16, "dtype": "bfloat16"},
     of_map(1024, 128, "bfloat16", right=0, cells=4, padded=True, softcap=30.0, sloped=True),
     by_matrices((40, 70), 16, "bfloat16"),
@@ -73,6 +76,8 @@ AMPERE = [
     {"images": (4, 1, 64, 64), "dtype": "bfloat16", "cutmix": 1.0, **STRONGEST},
     {"converted": 128, "channels": 8, "dtype": "float16", "stride": 2},
     {"placed": (4, 6, 30), "width": 64, "dtype": "float16", "prefix": 1, "causal": True},
+    {"wide": (4000,), "nodes": (96,), "width": 16, "dtype": "float32"},
+    {"wide": (500, 90), "nodes": (96, 48), "width": 64, "dtype": "bfloat16"},
     {"side": "before", "size": 100, "width": 16, "dtype": "float32"},
     of_map(512, 16, "float32", cells=16),
     by_matrices((40, 70), 64, "bfloat16"),

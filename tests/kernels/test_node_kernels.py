@@ -94,3 +94,18 @@ def test_queries_off_the_grid():
     exact = [x.double() for x in (value, center, sharpness)]
     expected = gaussian_attention(*exact, grid, queries=[x.double() for x in queries], plan="separable")
     torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize(("grid", "spread"), [((60, 50), 0.3), ((300,), 0.3)])
+def test_gradients_of_heads_where_values_have_a_mean(grid, spread):
+    """A constant in the values changes nothing, but the rounding of it does: less than in the kernels of whole matrices."""
+    value, center, sharpness = inputs(grid, width=16, spread=spread)
+    above = torch.randn(value.shape, generator=torch.Generator().manual_seed(0))
+    given = (value + 30, center, sharpness)
+    exact = results([x.double() for x in given], grid, "separable", above)[2:]
+    off = {}
+    for plan in (plan_for(center, sharpness, grid, torch.float32), "separable"):
+        found = results(given, grid, plan, above)[2:]
+        off[plan] = max(((a.double() - b).norm() / b.norm()).item() for a, b in zip(found, exact, strict=True))
+    interpolated, matrices = off.values()
+    assert interpolated < 0.8 * matrices

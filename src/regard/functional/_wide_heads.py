@@ -169,9 +169,10 @@ def wide_heads(
 
 
 def _needs_float32(value: Tensor, center: Tensor, sharpness: Tensor) -> bool:
-    """Whether half precision is not enough on the CPU. The gradients of centers and sharpness are sums over nodes that cancel
-    where values have a mean, which rounding at the nodes would disturb; and products in float16 are slow."""
-    if value.device.type != "cpu" or value.dtype not in (torch.float16, torch.bfloat16):
+    """Whether half precision is not enough without our kernels. The gradients of centers and sharpness are sums over nodes that
+    cancel where values have a mean, which rounding at the nodes would disturb; and products in float16 are slow on a CPU."""
+    half = value.dtype in (torch.float16, torch.bfloat16)
+    if not half or kernels.usable_for_nodes(value, build_dtype(center, sharpness)):
         return False
     trained = torch.is_grad_enabled() and (center.requires_grad or sharpness.requires_grad)
     return value.dtype is torch.float16 or trained or is_transformed()
@@ -332,8 +333,9 @@ class _ByKernels(torch.autograd.Function):
     def forward(
         ctx: Any, value: Tensor, center: Tensor, sharpness: Tensor, axes: tuple[WideAxis, ...], form: kernels.WideForm
     ) -> Tensor:
-        bases = [axis.basis(value.dtype, center.dtype) for axis in axes]
-        out, weights, entered = kernels.wide_launches(form).forward(
+        launches = kernels.wide_launches(form)
+        bases = [axis.basis(dtype, center.dtype) for axis, dtype in zip(axes, launches.dtypes, strict=True)]
+        out, weights, entered = launches.forward(
             value, center, sharpness, [axis.coordinates for axis in axes], [basis.places for basis in bases],
             [basis.polynomials for basis in bases],
         )  # fmt: skip
@@ -347,9 +349,9 @@ class _ByKernels(torch.autograd.Function):
         axes, needs = ctx.axes, ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():
             return *_plain_gradient((value, center, sharpness), axes, needs, grad), None, None
-        polynomials = [basis.polynomials for basis in ctx.bases]
+        places, polynomials = [basis.places for basis in ctx.bases], [basis.polynomials for basis in ctx.bases]
         by_value, by_heads = kernels.wide_launches(ctx.form).backward(
-            kernels.readable(grad), value, rest[: len(axes)], rest[len(axes) :], polynomials, needs[0]
+            kernels.readable(grad), value, rest[: len(axes)], rest[len(axes) :], places, polynomials, needs[0]
         )
         return by_value, by_heads[0] if needs[1] else None, by_heads[1] if needs[2] else None, None, None
 

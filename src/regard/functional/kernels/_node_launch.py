@@ -1,4 +1,8 @@
-"""Launches of the kernels for wide heads (``_node_pass.py``): forward and backward passes of calls of one form."""
+"""Launches of the kernels for wide heads (``_node_pass.py``): forward and backward passes of calls of one form.
+
+Values, outputs and their gradients are read and written in their own dtype, along the first axis. Everything between is small,
+and float32: what tells heads apart in values with a mean would not survive rounding to half precision.
+"""
 
 import math
 from collections.abc import Sequence
@@ -44,12 +48,17 @@ class WideLaunches:
         self._weights = [self._weight_launch(a) for a in range(len(form.axes))]
         self._reducing, self._spreading = reducing_steps(form), spreading_steps(form)
         axes = list(zip(form.axes, self._reducing, self._spreading, strict=True))
-        self._reduce = [self._mix(step, (0, axis.inputs, 1)) for axis, step, _ in axes]
-        self._spread = [self._mix(step, (axis.outputs * axis.nodes, axis.nodes, 1)) for axis, _, step in axes]
+        self.dtypes = [form.dtype, *[torch.float32] * (len(axes) - 1)]  # of the matrices of each axis
+        self._reduce = [self._mix(a, step, (0, axis.inputs, 1)) for a, (axis, step, _) in enumerate(axes)]
+        self._spread = [
+            self._mix(a, step, (axis.outputs * axis.nodes, axis.nodes, 1)) for a, (axis, _, step) in enumerate(axes)
+        ]
         back = [step.transposed for step in self._reducing]
         behind = self._reducing[0].others
         back[0] = back[0]._replace(y=tokens_first(form.value_heads, form.inputs, form.width, behind))
-        self._expand = [self._mix(step, (0, 1, axis.inputs)) for axis, step in zip(form.axes, back, strict=True)]
+        self._expand = [
+            self._mix(a, step, (0, 1, axis.inputs)) for a, (axis, step) in enumerate(zip(form.axes, back, strict=True))
+        ]
         self._gathers: dict[tuple[int, ...], list[Launch]] = {}  # by the strides of the gradient
 
     def forward(
@@ -62,22 +71,25 @@ class WideLaunches:
         Args:
             coordinates: of the queries of each axis.
             places: ``(2, nodes)`` of each axis: the coordinates of nodes, and the sums of their polynomials.
-            polynomials: ``(nodes, inputs)`` of each axis.
+            polynomials: ``(nodes, inputs)`` of each axis, in :attr:`dtypes`.
         """
         form = self.form
         with on_device_of(value):
             stream = raw_stream(value)
-            weights = [value.new_empty(3, form.heads, axis.outputs, axis.nodes) for axis in form.axes]
+            weights = [
+                value.new_empty(3, form.heads, axis.outputs, axis.nodes, dtype=dtype)
+                for axis, dtype in zip(form.axes, self.dtypes, strict=True)
+            ]
             for launch, query, place, made in zip(self._weights, coordinates, places, weights, strict=True):
                 _start(launch, stream, query, center, sharpness, place, made)
             x = value
             for launch, step, matrix in zip(self._reduce, self._reducing, polynomials, strict=True):
-                y = value.new_empty(step.shape)
+                y = value.new_empty(step.shape, dtype=torch.float32)
                 _start(launch, stream, matrix, x, y)
                 x = y
             entered = [x]
             for a in range(len(form.axes) - 1, 0, -1):
-                y = value.new_empty(self._spreading[a].shape)
+                y = value.new_empty(self._spreading[a].shape, dtype=torch.float32)
                 _start(self._spread[a], stream, weights[a], x, y)
                 x = y
                 entered.insert(0, x)
@@ -87,7 +99,7 @@ class WideLaunches:
 
     def backward(
         self, grad: Tensor, value: Tensor, weights: Sequence[Tensor], entered: Sequence[Tensor],
-        polynomials: Sequence[Tensor], needs_value: bool,
+        places: Sequence[Tensor], polynomials: Sequence[Tensor], needs_value: bool,
     ) -> tuple[Tensor | None, Tensor]:  # fmt: skip
         """The gradients of values (if needed), and of centers and sharpness, ``(2, heads, axes)`` in float32."""
         form = self.form
@@ -98,10 +110,11 @@ class WideLaunches:
             stream, x = raw_stream(grad), grad
             most = max(launch.programs for launch in gathers)
             partial = torch.zeros((2, form.heads, len(form.axes), most), device=grad.device)
-            for launch, step, weight, known in zip(gathers, self._spreading, weights, entered, strict=True):
+            steps = zip(gathers, self._spreading, weights, entered, places, strict=True)
+            for launch, step, weight, known, place in steps:
                 batch, heads, others, _, width = step.shape
-                y = grad.new_empty(batch, heads, others, step.steps, width)
-                _start(launch, stream, weight, x, known, y, partial)
+                y = grad.new_empty(batch, heads, others, step.steps, width, dtype=torch.float32)
+                _start(launch, stream, weight, x, known, place, y, partial)
                 x = y
             by_heads = partial.sum(3)
             if not needs_value:
@@ -110,7 +123,7 @@ class WideLaunches:
                 x = x.view(form.batch, form.heads, -1).sum(1)
             for a in range(len(form.axes) - 1, 0, -1):
                 step = self._reducing[a]
-                y = grad.new_empty(step.items, step.steps, step.width)
+                y = grad.new_empty(step.items, step.steps, step.width, dtype=torch.float32)
                 _start(self._expand[a], stream, polynomials[a], x, y)
                 x = y
             by_value = empty_output(value, form.value_heads, form.inputs)
@@ -127,16 +140,16 @@ class WideLaunches:
         )  # fmt: skip
         return Launch(node_weights, (-(-axis.outputs // height), form.heads, 1), numbers, {"num_warps": 4}, 1)
 
-    def _side(self, count: int, most: int) -> int:
+    def _side(self, a: int, count: int, most: int) -> int:
         """The side of a tile: a power of two, at least the 16 of tensor cores."""
-        return min(most * 2 // self.form.dtype.itemsize, max(16, power_of_two(count)))
+        return min(most * 2 // self.dtypes[a].itemsize, max(16, power_of_two(count)))
 
-    def _mix(self, step: NodeStep, matrix: tuple[int, int, int]) -> Launch:
+    def _mix(self, a: int, step: NodeStep, matrix: tuple[int, int, int]) -> Launch:
         tiles, width_tiles, at_once, across = step.tiles
-        height = self._side(step.rows, MOST_ROWS)
+        height = self._side(a, step.rows, MOST_ROWS)
         numbers = (
             step.rows, step.steps, step.others, step.width, width_tiles, step.heads, *matrix, *step.x, *step.y,
-            precision(self.form.dtype), height, self._side(step.steps, STEPS), at_once, across,
+            precision(self.dtypes[a]), height, self._side(a, step.steps, STEPS), at_once, across,
         )  # fmt: skip
         grid = tiles, step.items, -(-step.rows // height)
         return Launch(mix_rows, grid, numbers, {"num_warps": 8 if height >= 64 else 4}, 1)
@@ -145,7 +158,7 @@ class WideLaunches:
         item, head, token, _ = strides
         steps = [step.transposed for step in self._spreading]
         steps[0] = steps[0]._replace(x=Strides(item, head, steps[0].others * token, token))
-        sides = [self._side(step.rows, MOST_NODES) for step in steps]
+        sides = [self._side(a, step.rows, MOST_NODES) for a, step in enumerate(steps)]
         grids = [(step.tiles[0], step.items, -(-step.rows // side)) for step, side in zip(steps, sides, strict=True)]
         programs = [math.prod(grid) // self.form.heads for grid in grids]
         return [
@@ -158,7 +171,7 @@ class WideLaunches:
         numbers = (
             step.rows, step.steps, step.others, step.width, width_tiles, step.heads, a, len(self.form.axes), most,
             *step.x, *step.y, *nodes_of(self.form, a, self.form.heads),
-            precision(self.form.dtype), side, self._side(step.steps, STEPS), at_once, across,
+            precision(self.dtypes[a]), side, self._side(a, step.steps, STEPS), at_once, across,
         )  # fmt: skip
         return Launch(gather_rows, grid, numbers, {"num_warps": 8 if side >= 64 else 4}, count)
 

@@ -72,7 +72,7 @@ def mix_rows(
         k = start + tl.arange(0, BK)
         weight = tl.load(own + k[None, :] * m_step, (m < rows)[:, None] & (k < steps)[None, :], 0.0)
         values = tl.load(source + (k.to(tl.int64) * x_step)[:, None], inside[None, :] & (k < steps)[:, None], 0.0)
-        mixed = tl.dot(weight, values, mixed, input_precision=PRECISION)
+        mixed = tl.dot(weight, values.to(weight.dtype), mixed, input_precision=PRECISION)
     target = y + item * y_item + head * y_head + (other.to(tl.int64) * y_other + channel)[None, :]
     target += (m.to(tl.int64) * y_row)[:, None]
     tl.store(target, mixed.to(y.dtype.element_ty), inside[None, :] & (m < rows)[:, None])
@@ -80,12 +80,13 @@ def mix_rows(
 
 @triton.jit
 def gather_rows(
-    weights, grad, entered, x, partial, nodes, outputs, others, width, width_tiles, heads, axis, axes, most,
+    weights, grad, entered, places, x, partial, nodes, outputs, others, width, width_tiles, heads, axis, axes, most,
     g_item, g_head, g_step, g_other, e_item, e_head, e_node, e_other, x_item, x_head, x_node, x_other,
     PRECISION: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
     """``x[b, h, node, other] = Σ_o weights[0, h, o, node] grad[b, h, o, other]``, and for each program the same sums with the two
-    derivatives in ``weights``, times ``entered[b, h, node, other]``, added up: ``partial`` is (2, heads, axes, most)."""
+    derivatives in ``weights``, times ``entered[b, h, node, other]``, added up: ``partial`` is (2, heads, axes, most). ``places``
+    are those of ``node_weights``."""
     whole = tl.program_id(1)
     item, head = (whole // heads).to(tl.int64), (whole % heads).to(tl.int64)
     m = tl.program_id(2) * BR + tl.arange(0, BR)
@@ -98,13 +99,20 @@ def gather_rows(
         k = start + tl.arange(0, BK)
         there = (m < nodes)[:, None] & (k < outputs)[None, :]
         values = tl.load(source + (k.to(tl.int64) * g_step)[:, None], inside[None, :] & (k < outputs)[:, None], 0.0)
+        values = values.to(weights.dtype.element_ty)
         place = own + k[None, :] * nodes
         mixed = tl.dot(tl.load(place, there, 0.0), values, mixed, input_precision=PRECISION)
         by_center = tl.dot(tl.load(place + each, there, 0.0), values, by_center, input_precision=PRECISION)
         by_sharpness = tl.dot(tl.load(place + each + each, there, 0.0), values, by_sharpness, input_precision=PRECISION)
     kept = inside[None, :] & (m < nodes)[:, None]
-    place = item * e_item + head * e_head + (m.to(tl.int64) * e_node)[:, None]
-    known = tl.load(entered + (place + (other.to(tl.int64) * e_other + channel)[None, :]), kept, 0.0).to(tl.float32)
+    start_of = entered + (item * e_item + head * e_head + (other.to(tl.int64) * e_other + channel)[None, :])
+    known = tl.load(start_of + (m.to(tl.int64) * e_node)[:, None], kept, 0.0).to(tl.float32)
+    # Weights sum to one, so a constant in the values changes nothing. Without it, rounded derivatives matter less. It is that of
+    # the first nodes in every program, as the same constant must be left out of all nodes.
+    first = tl.arange(0, BR)
+    some = tl.load(start_of + (first.to(tl.int64) * e_node)[:, None], inside[None, :] & (first < nodes)[:, None], 0.0)
+    constant = tl.sum(some.to(tl.float32), 0) / tl.sum(tl.load(places + nodes + first, first < nodes, 0.0), 0)
+    known -= tl.load(places + nodes + m, m < nodes, 0.0)[:, None] * constant[None, :]
     place = item * x_item + head * x_head + (m.to(tl.int64) * x_node)[:, None]
     tl.store(x + (place + (other.to(tl.int64) * x_other + channel)[None, :]), mixed.to(x.dtype.element_ty), kept)
     programs = tl.num_programs(0) * tl.num_programs(2)
