@@ -168,6 +168,15 @@ def test_reduce_folds_maps_without_keeping_them(model):
     assert "folded" in str(maps)
 
 
+def test_a_map_of_all_samples_is_folded_once_for_each_sample():
+    """Gaussian heads have one map for the whole batch."""
+    layer, x = regard.GaussianAttention(8, 2, axes=1), torch.randn(3, 5, 8)
+    with regard.capture(layer) as whole, regard.capture(layer, reduce=lambda _, weights, rows: weights) as parts:
+        layer(x)
+    assert whole[0].latest.stored.shape[0] == 1
+    torch.testing.assert_close(parts[0].reduced, whole[0].weights)
+
+
 def test_the_budget_drops_maps_loudly(model, x):
     size = 2 * 2 * 5 * 5 * 4
     with pytest.warns(UserWarning, match="1 map was dropped"), regard.capture(model, budget=2 * size) as maps:
