@@ -122,6 +122,20 @@ def test_grouped_heads_folded_into_the_queries_have_the_shape_before():
     assert maps[0].agrees
 
 
+def test_heads_split_into_groups_for_the_product_have_the_shape_before():
+    def grouped(q, k, v):
+        weights = (q @ k.mT).softmax(-1)
+        return (weights.unflatten(1, (2, 2)) @ v[:, :2].unsqueeze(2)).flatten(1, 2)
+
+    q, k, v = (torch.randn(3, 4, 5, 4) for _ in range(3))
+    model = ByHand(grouped)
+    model.num_heads = 4
+    with regard.capture(model) as maps:
+        model(q, k, v)
+    torch.testing.assert_close(maps[0].weights, (q @ k.mT).softmax(-1))
+    assert maps[0].agrees
+
+
 def test_several_heads_may_share_their_values():
     model = ByHand(lambda q, k, v: torch.einsum("bhij,bjd->bhid", (q @ k.mT).softmax(-1), v[:, 0]))
     with regard.capture(model) as maps:
