@@ -174,7 +174,10 @@ def read_axes(
     readings = list(_readings(lead, rows, evidence, gathered=per_query and rows == 1))
     readings += _shared_keys(lead, rows, evidence)
     if len(readings) == 1:
-        certainty: Certainty = "known" if _score(readings[0], shape, width, evidence) > 0 or not lead else "inferred"
+        # A module of several heads computes one of each sample here, or several of one sample.
+        some = len(lead) == 1 and lead[0] > 1 and bool(evidence.counts)
+        fits = _score(readings[0], shape, width, evidence) > 0 and not some
+        certainty: Certainty = "known" if fits or not lead else "inferred"
         return _channels(replace(readings[0], certainty=certainty), shape, width, evidence)
     scores = [_score(reading, shape, width, evidence) for reading in readings]
     best = max(scores)
