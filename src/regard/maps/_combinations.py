@@ -80,6 +80,13 @@ class Followed:
     beside: bool = False
     chosen: tuple[int, ...] | None = None
 
+    def may_be(self, part: Any) -> bool:
+        """Whether a tensor may be this output in the model's layout."""
+        known = self.heads
+        return isinstance(part, Tensor) and (
+            known is None or (part.numel(), part.dtype) == (known.numel(), known.dtype)
+        )
+
 
 # A linear combination: the factor of each output, a number or one number per row, (batch, heads, queries, 1).
 Terms = dict[Followed, Any]

@@ -137,7 +137,7 @@ def folded_heads(
         if samples and total % samples == 0 and (total == samples * heads if heads else queries == tokens)
     } - {1}
     known = [(part, output.flatten(0, 1)) for part, output in zip(parts, outputs, strict=True) if output is not None]
-    same = all(part.numel() == rows.numel() and torch.equal(part.view(rows.shape), rows) for part, rows in known)
+    same = all(torch.equal(part.reshape(rows.shape), rows) for part, rows in known)
     return counts.pop() if len(counts) == 1 and same else None
 
 

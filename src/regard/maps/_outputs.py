@@ -327,32 +327,30 @@ class OutputTracker(ScaledOutputs):
             if order is not None and not stacked and outputs[0].name.partition("#")[1] == "":
                 self._apply(self.listener.joined, (outputs[0].name,), Joint("queries", order, layout))
             return
-        if not all(isinstance(part, Tensor) and part.ndim == parts[0].ndim for part in parts):
+        if not all(
+            output.may_be(part) and part.ndim == parts[0].ndim for part, output in zip(parts, outputs, strict=True)
+        ):
             return
-        axes = set()
+        known = [output.heads for output in outputs]
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            known = [output.heads for output in outputs]
             count = folded_heads(parts, known, dim % out.ndim, stacked, heads, sequences)
             if count is not None:
                 whole = out.detach().unflatten(0, (-1, count))
                 self._are_one(outputs, Joint("batch and heads", heads=count), out, whole)
                 self.folded.expect(outputs[0].name, whole, out)
                 return
-            for part, output in list(zip(parts, outputs, strict=True))[::-1]:
-                if output.heads is not None:
-                    if part.numel() != output.heads.numel() or part.dtype != output.heads.dtype:
-                        return
-                    axes.add(
-                        axis_of(part.detach(), output.heads, None if stacked else dim, len(parts), heads, sequences)
-                    )
+            about = None if stacked else dim, len(parts), heads, sequences
+            axes = {
+                axis_of(x.detach(), whole, *about) for x, whole in zip(parts, known, strict=True) if whole is not None
+            }
         axis = axes.pop() if len(axes) == 1 else None
         if axis is None:
             self._side_by_side(outputs, out, dim, stacked)
             return
         along = ("batch", "heads", "queries").index(axis)
-        heads_of_parts = [x for x in known if x is not None]
-        whole = torch.cat(heads_of_parts, along) if len(heads_of_parts) == len(known) else None
-        self._are_one(outputs, Joint(axis, order, layout, heads if axis == "heads" else None), out, whole)
+        every = [x for x in known if x is not None]
+        found = torch.cat(every, along) if len(every) == len(known) else None
+        self._are_one(outputs, Joint(axis, order, layout, heads if axis == "heads" else None), out, found)
 
     def _are_one(self, outputs: list[Followed], joint: Joint, out: Tensor, whole: Tensor | None) -> None:
         """These latest outputs are one attention, whose output is ``out``: join their maps.
