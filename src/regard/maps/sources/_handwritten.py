@@ -24,8 +24,16 @@ from regard.maps.sources._before_dropout import error_of_kept
 from regard.maps.sources._gathered import gathered
 from regard.maps.sources._own_values import with_own_values
 from regard.maps.sources._random_masks import RANDOM
-from regard.maps.sources._tensor_facts import COPIES, DIVISIONS, MULTIPLICATIONS, PRODUCTS, is_in_place, sums_to_one
-from regard.maps.sources._tensor_history import SOFTMAXES, TensorHistory
+from regard.maps.sources._tensor_facts import (
+    COPIES,
+    DIVISIONS,
+    MULTIPLICATIONS,
+    PRODUCTS,
+    SOFTMAXES,
+    is_in_place,
+    sums_to_one,
+)
+from regard.maps.sources._tensor_history import TensorHistory
 from regard.maps.sources._tensor_origins import WeightedSum
 from regard.maps.sources._weighted_sums import (
     composes,
