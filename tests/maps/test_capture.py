@@ -223,6 +223,7 @@ def test_scripted_modules_and_replicas_are_announced_as_missed():
                 self.inner = torch.jit.script(nn.Linear(2, 2))
 
     model = nn.DataParallel(Scripted())
+    model.device_ids = [0, 1]
     with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
         pass
     reasons = {missed.name: missed.reason for missed in maps.missed}
@@ -230,8 +231,16 @@ def test_scripted_modules_and_replicas_are_announced_as_missed():
     assert "threads" in reasons["DataParallel"]
 
 
+def test_a_model_for_several_devices_that_runs_on_one_misses_nothing(model, x):
+    model = nn.DataParallel(model, device_ids=[])
+    with regard.capture(model) as maps:
+        model(x)
+    assert len(maps) == 3
+    assert not maps.missed
+
+
 def test_an_empty_capture_says_why(model, x):
-    with pytest.warns(UserWarning, match="did Network run"), regard.capture(model):
+    with pytest.warns(UserWarning, match="Network did not run inside the block, or has no attention"), regard.capture(model):
         pass
     with pytest.warns(UserWarning, match=r"matches none of blocks\.0"), regard.capture(model, only="layers.*"):
         model(x)

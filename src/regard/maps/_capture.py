@@ -108,8 +108,8 @@ class Capture(Revisions):
         for name, module in modules.items() if unseen else ():
             if isinstance(module, torch.jit.ScriptModule):
                 self.missed(name or type(module).__name__, "TorchScript runs outside of Python, where nothing is seen")
-            if isinstance(module, nn.DataParallel):
-                self.missed(name or "DataParallel", "its replicas run in other threads; capture its .module instead")
+            if isinstance(module, nn.DataParallel) and len(module.device_ids) > 1:
+                self.missed(name or "DataParallel", "its replicas run in other threads: capture and call its .module")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -265,7 +265,8 @@ class Capture(Revisions):
             return f"no map was captured: {'; '.join(map(str, self.maps.missed[:3]))}"
         if self._skipped:
             return f"only={self.only!r} matches none of {', '.join(sorted(self._skipped))}"
-        return f"no attention was seen: did {type(self.model).__name__} run inside the block?"
+        name = type(self.model).__name__
+        return f"no attention was seen: {name} did not run inside the block, or has no attention that regard recognizes"
 
 
 def capture(
