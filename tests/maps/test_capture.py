@@ -220,7 +220,7 @@ def test_scripted_modules_and_replicas_are_announced_as_missed():
         def __init__(self):
             super().__init__()
             with pytest.warns(DeprecationWarning, match="torch.jit.script"):
-                self.inner = torch.jit.script(nn.Linear(2, 2))
+                self.inner = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
 
     model = nn.DataParallel(Scripted())
     model.device_ids = [0, 1]
@@ -229,6 +229,7 @@ def test_scripted_modules_and_replicas_are_announced_as_missed():
     reasons = {missed.name: missed.reason for missed in maps.missed}
     assert "TorchScript" in reasons["module.inner"]
     assert "threads" in reasons["DataParallel"]
+    assert len(reasons) == 2
 
 
 def test_a_model_for_several_devices_that_runs_on_one_misses_nothing(model, x):

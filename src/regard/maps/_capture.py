@@ -105,8 +105,10 @@ class Capture(Revisions):
     def _report_unseen_modules(self, modules: Mapping[str, nn.Module]) -> None:
         """Report modules whose attention cannot be intercepted: they run outside of Python, or in other threads."""
         unseen = any(map(_is_unseen, set(map(type, modules.values()))))
+        scripted: tuple[str, ...] = ()
         for name, module in modules.items() if unseen else ():
-            if isinstance(module, torch.jit.ScriptModule):
+            if isinstance(module, torch.jit.ScriptModule) and not f"{name}.".startswith(scripted):
+                scripted += (f"{name}." if name else "",)  # not each module inside of it
                 self.missed(name or type(module).__name__, "TorchScript runs outside of Python, where nothing is seen")
             if isinstance(module, nn.DataParallel) and len(module.device_ids) > 1:
                 self.missed(name or "DataParallel", "its replicas run in other threads: capture and call its .module")
