@@ -45,6 +45,12 @@ class Layer(nn.Module):
             return self.output(torch.cat(parts, -1))
         if self.way == "queries":
             mixed = torch.cat([F.scaled_dot_product_attention(part, key, value) for part in query.split(3, 2)], 2)
+        elif self.way == "sliced":  # three of the heads of all samples at a time, as in diffusers
+            query, key, value = (part.flatten(0, 1) for part in (query, key, value))
+            mixed = torch.zeros_like(query)
+            for some in (slice(0, 3), slice(3, None)):
+                mixed[some] = F.scaled_dot_product_attention(query[some], key[some], value[some])
+            mixed = mixed.unflatten(0, (-1, 2))
         elif self.way == "values":
             mixed = torch.cat([F.scaled_dot_product_attention(query, key, part) for part in value.split(2, 3)], 3)
         else:
@@ -73,7 +79,7 @@ def network(way):
     return Network(way).double().eval()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [*WAYS, "sliced"])
 def test_rollout_and_relevance_do_not_depend_on_the_way(way, x):
     maps = []
     for model in (network("whole"), network(way)):
@@ -87,7 +93,7 @@ def test_rollout_and_relevance_do_not_depend_on_the_way(way, x):
     torch.testing.assert_close(regard.relevance(network(way), x, 1, only=["blocks.1", "blocks.1.heads.*"]), only)
 
 
-@pytest.mark.parametrize("way", ["heads", "queries", "values"])
+@pytest.mark.parametrize("way", ["heads", "queries", "values", "sliced"])
 def test_a_map_that_is_chosen_by_its_name_is_whole(way, x):
     model = network(way)
     with torch.no_grad(), regard.capture(model, only="blocks.1") as maps:
@@ -137,6 +143,19 @@ def test_silencing_a_part_is_not_taken_for_silencing_the_head(x):
         mask_heads(model, {"blocks.0": [1]}),
     ):
         model(x)
+
+
+def test_heads_of_some_samples_are_not_taken_for_heads(x):
+    model, batches = network("sliced"), [(x, torch.tensor([0, 2]))]
+    with pytest.raises(ValueError, match="some heads of some samples at a time"), mask_heads(model, {"blocks.0": [0]}):
+        model(x)
+    for method in ("gate", "leave_out"):
+        with pytest.raises(ValueError, match="some heads of some samples at a time"):
+            importance(model, batches, method=method)
+    with pytest.raises(ValueError, match="ambiguous; edit all heads"), regard.edit(model, "blocks.0*", heads=0, keys=0):
+        model(x)
+    with regard.edit(model, "blocks.0*", keys=0) as edited, regard.edit(network("whole"), "blocks.0", keys=0) as want:
+        torch.testing.assert_close(edited.model(x), want.model(x))
 
 
 def test_heads_that_only_the_map_has_are_refused_with_those_of_the_model(x):

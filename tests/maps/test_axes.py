@@ -507,3 +507,24 @@ def test_heads_do_not_become_queries_where_each_query_has_values_of_its_own(name
     assert found.agrees
     assert (found.axes, found.over) == ("known", "samples")
     torch.testing.assert_close(found.weights, (q @ k.mT).softmax(-1))
+
+
+def test_a_model_without_a_batch_has_heads_and_no_samples():
+    """A dense graph attention network, whose input is (nodes, features)."""
+
+    class Graph(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.project, self.source, self.target = nn.Linear(16, 12), nn.Linear(4, 1), nn.Linear(4, 1)
+
+        def forward(self, x):
+            h = self.project(x).unflatten(-1, (3, 4))
+            target, source = self.target(h).squeeze(-1), self.source(h).squeeze(-1)  # (nodes, heads)
+            weights = F.leaky_relu(target[:, None] + source[None]).softmax(1)
+            self.map = weights.detach().permute(2, 0, 1)
+            return torch.einsum("ijh,jhf->ihf", weights, h).flatten(1)
+
+    model = Graph()
+    maps = captured(model, torch.randn(7, 16))
+    torch.testing.assert_close(maps[0].weights, model.map[None])
+    assert (maps[0].axes, maps[0].over) == ("known", "tokens")

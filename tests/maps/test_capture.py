@@ -168,6 +168,15 @@ def test_reduce_folds_maps_without_keeping_them(model):
     assert "folded" in str(maps)
 
 
+def test_a_map_of_all_samples_is_folded_once_for_each_sample():
+    """Gaussian heads have one map for the whole batch."""
+    layer, x = regard.GaussianAttention(8, 2, axes=1), torch.randn(3, 5, 8)
+    with regard.capture(layer) as whole, regard.capture(layer, reduce=lambda _, weights, rows: weights) as parts:
+        layer(x)
+    assert whole[0].latest.stored.shape[0] == 1
+    torch.testing.assert_close(parts[0].reduced, whole[0].weights)
+
+
 def test_the_budget_drops_maps_loudly(model, x):
     size = 2 * 2 * 5 * 5 * 4
     with pytest.warns(UserWarning, match="1 map was dropped"), regard.capture(model, budget=2 * size) as maps:
@@ -211,18 +220,28 @@ def test_scripted_modules_and_replicas_are_announced_as_missed():
         def __init__(self):
             super().__init__()
             with pytest.warns(DeprecationWarning, match="torch.jit.script"):
-                self.inner = torch.jit.script(nn.Linear(2, 2))
+                self.inner = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
 
     model = nn.DataParallel(Scripted())
+    model.device_ids = [0, 1]
     with pytest.warns(UserWarning, match="no map was captured"), regard.capture(model) as maps:
         pass
     reasons = {missed.name: missed.reason for missed in maps.missed}
     assert "TorchScript" in reasons["module.inner"]
     assert "threads" in reasons["DataParallel"]
+    assert len(reasons) == 2
+
+
+def test_a_model_for_several_devices_that_runs_on_one_misses_nothing(model, x):
+    model = nn.DataParallel(model, device_ids=[])
+    with regard.capture(model) as maps:
+        model(x)
+    assert len(maps) == 3
+    assert not maps.missed
 
 
 def test_an_empty_capture_says_why(model, x):
-    with pytest.warns(UserWarning, match="did Network run"), regard.capture(model):
+    with pytest.warns(UserWarning, match="Network did not run inside the block, or has no attention"), regard.capture(model):
         pass
     with pytest.warns(UserWarning, match=r"matches none of blocks\.0"), regard.capture(model, only="layers.*"):
         model(x)

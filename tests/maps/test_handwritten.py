@@ -29,6 +29,8 @@ SPELLINGS = {
         F.softmax(torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT), -1), v.flatten(0, 1)
     ).unflatten(0, q.shape[:2]),
     "transposed": lambda q, k, v: (v.mT @ (q @ k.mT).softmax(-1).mT).mT,
+    "special": lambda q, k, v: torch.special.softmax(q @ k.mT, -1) @ v,
+    "special logarithm": lambda q, k, v: torch.special.log_softmax(q @ k.mT, -1).exp() @ v,
     "over columns": lambda q, k, v: ((k @ q.mT).softmax(-2)).mT @ v,
     "into a tensor": lambda q, k, v: torch.matmul((q @ k.mT).softmax(-1), v, out=torch.empty_like(v)),
     "module": lambda q, k, v: nn.Softmax(dim=-1)(q @ k.mT) @ v,
@@ -122,11 +124,65 @@ def test_grouped_heads_folded_into_the_queries_have_the_shape_before():
     assert maps[0].agrees
 
 
+def test_heads_split_into_groups_for_the_product_have_the_shape_before():
+    def grouped(q, k, v):
+        weights = (q @ k.mT).softmax(-1)
+        return (weights.unflatten(1, (2, 2)) @ v[:, :2].unsqueeze(2)).flatten(1, 2)
+
+    q, k, v = (torch.randn(3, 4, 5, 4) for _ in range(3))
+    model = ByHand(grouped)
+    model.num_heads = 4
+    with regard.capture(model) as maps:
+        model(q, k, v)
+    torch.testing.assert_close(maps[0].weights, (q @ k.mT).softmax(-1))
+    assert maps[0].agrees
+
+
 def test_several_heads_may_share_their_values():
     model = ByHand(lambda q, k, v: torch.einsum("bhij,bjd->bhid", (q @ k.mT).softmax(-1), v[:, 0]))
     with regard.capture(model) as maps:
         model(*(torch.randn(2, 3, 5, 4) for _ in range(3)))
     assert maps[0].weights.shape == (2, 3, 5, 5)
+    assert maps[0].agrees
+
+
+# Each writes the two largest weights (or scores) of each row back into a map.
+LARGEST = {
+    "softmax of the largest": lambda s: _put(torch.zeros_like(s), s.topk(2)[1], s.topk(2)[0].softmax(-1)),
+    "largest of a softmax": lambda s: _put(torch.zeros_like(s), s.topk(2)[1], s.softmax(-1).topk(2, -1)[0]),
+    "scores": lambda s: _put(torch.full_like(s, -torch.inf), s.topk(2)[1], s.topk(2)[0]).softmax(-1),
+    "in place": lambda s: torch.zeros_like(s).scatter_(-1, s.topk(2)[1], s.topk(2)[0].softmax(-1)),
+    "sorted": lambda s: _put(torch.zeros_like(s), s.sort(-1)[1], s.sort(-1)[0].softmax(-1)),
+}
+
+
+def _put(whole, index, chosen):
+    return whole.scatter(-1, index, chosen)
+
+
+@pytest.mark.parametrize("name", LARGEST)
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_weights_that_are_written_back_where_they_were_chosen(name, dropout):
+    model = ByHand(lambda q, k, v: F.dropout(LARGEST[name](q @ k.mT), dropout) @ v)
+    q, k, v = (torch.randn(2, 3, 5, 4) for _ in range(3))
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(q, k, v)
+    assert not maps.missed
+    torch.testing.assert_close(maps[0].weights, LARGEST[name](q @ k.mT))
+    assert maps[0].agrees
+
+
+def test_dropout_before_weights_are_written_back_does_not_enter_the_map():
+    def product(q, k, v):
+        weights, index = (q @ k.mT).softmax(-1).topk(3)
+        return _put(torch.zeros(2, 3, 5, 5), index, F.dropout(weights, 0.5)) @ v
+
+    q, k, v = (torch.randn(2, 3, 5, 4) for _ in range(3))
+    model = ByHand(product)
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(q, k, v)
+    weights, index = (q @ k.mT).softmax(-1).topk(3)
+    torch.testing.assert_close(maps[0].weights, _put(torch.zeros(2, 3, 5, 5), index, weights))
     assert maps[0].agrees
 
 

@@ -123,3 +123,33 @@ def test_as_many_heads_as_tokens_remain_heads_if_values_are_theirs():
             layer(torch.randn(batch, HEADS, 16))
         assert (maps[0].axes, maps[0].over) == ("known", "tokens")
         torch.testing.assert_close(maps[0].weights, layer.map)
+
+
+# Scores (batch, heads, queries, 1, keys) and values (batch, heads, queries, keys, width) of each query -> the output.
+RESHAPED = {
+    "five axes": lambda s, v: s.squeeze(-2).softmax(-1).unsqueeze(-2) @ v,
+    "three axes": lambda s, v: s.squeeze(-2).softmax(-1).reshape(-1, 1, 3) @ v.reshape(-1, 3, WIDTH),
+    "four axes": lambda s, v: s.squeeze(-2).softmax(-1).flatten(0, 1).unsqueeze(-2) @ v.flatten(0, 1),
+    "values that heads share": lambda s, v: s.squeeze(-2).softmax(-1).unsqueeze(-2) @ v[:, :1],
+    "values that heads share, no reshape": lambda s, v: s.softmax(-1) @ v[:, :1],
+}
+
+
+@pytest.mark.parametrize("name", RESHAPED)
+def test_keys_of_each_query_in_a_map_that_was_reshaped_for_the_product(name):
+    class Nearest(Layer):
+        """Each query attends to three keys of its own."""
+
+        def forward(self, x):
+            q, k = self.qk(x).unflatten(-1, (2, HEADS, WIDTH)).permute(2, 0, 3, 1, 4)
+            near = torch.nn.functional.pad(k, (0, 0, 1, 1)).unfold(2, 3, 1).mT
+            self.scores = q.unsqueeze(-2) @ near.mT
+            return self.proj(self.product(self.scores, near).view(q.shape).transpose(1, 2).flatten(2))
+
+    torch.manual_seed(0)
+    layer = Nearest(RESHAPED[name])
+    with torch.no_grad(), regard.capture(layer) as maps:
+        layer(torch.randn(2, 7, 16))
+    assert not maps.missed
+    torch.testing.assert_close(maps[0].weights, layer.scores.squeeze(-2).softmax(-1))
+    assert (maps[0].over, maps[0].agrees) == ("samples", True)

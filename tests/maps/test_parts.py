@@ -1,5 +1,7 @@
 """Attention that is computed in parts has one map, if what the model does with the parts' outputs proves it."""
 
+from functools import partial
+
 import einops
 import pytest
 import torch
@@ -108,6 +110,26 @@ def by_addcmul(first, a, second, b):
 MERGES = (by_exponentials, divided_later, by_sigmoid, stacked, by_lerp, by_difference, in_place, by_addcmul)
 MERGES = (*MERGES, by_einsum, by_einsum_of_exponentials)
 
+
+def written(q, k, v, *, select, count, step=1):
+    """The output of some queries, heads or samples at a time, written into one tensor."""
+    out = torch.zeros_like(q)
+    for start in range(0, count, step):
+        index = select(slice(start, start + step) if step > 1 else start)
+        out[index] = kernel(q[index], *((k, v) if index[:2] == (slice(None),) * 2 else (k[index], v[index])))
+    return out
+
+
+def sliced(q, k, v, *, step, join):
+    """Some of the heads of all samples at a time, as in the sliced attention of diffusers."""
+    folded = [x.flatten(0, 1) for x in (q, k, v)]
+    out, parts = torch.zeros_like(folded[0]), []
+    for start in range(0, len(out), step):
+        parts.append(hand(*(x[start : start + step] for x in folded)))
+        out[start : start + step] = parts[-1]
+    return (torch.cat(parts) if join else out).unflatten(0, q.shape[:2])
+
+
 WHOLE = {
     "heads": lambda q, k, v: torch.stack([hand(q[:, i], k[:, i], v[:, i]) for i in range(3)], 1),
     "heads, concatenated": lambda q, k, v: torch.cat(
@@ -126,6 +148,11 @@ WHOLE = {
         [kernel(part, k, v).transpose(1, 2).contiguous() for part in q.split(2, 2)], 1
     ).transpose(1, 2),
     "weights that are split": split_weights,
+    "queries, written": partial(written, select=lambda i: (slice(None), slice(None), i), count=5, step=2),
+    "heads, written": partial(written, select=lambda i: (slice(None), i), count=3),
+    "samples, written": partial(written, select=lambda i: (i,), count=2),
+    **{f"sliced by {n}": partial(sliced, step=n, join=False) for n in (1, 2, 3, 4)},
+    **{f"sliced by {n}, concatenated": partial(sliced, step=n, join=True) for n in (1, 2, 3, 4)},
     **{
         f"{attend.__name__}, {merge.__name__}": merged(attend, merge)
         for attend in (with_logsumexp, by_hand)
@@ -160,6 +187,42 @@ def test_parts_of_one_attention_have_one_map(name):
     assert not maps.missed
     assert maps[0].agrees
     torch.testing.assert_close(maps[0].weights, (q @ k.mT).softmax(-1))
+
+
+@pytest.mark.parametrize("step", [1, 2, 4])
+def test_heads_of_all_samples_in_parts_are_heads(step):
+    """Also if the heads come first: the next step of the model shows it."""
+
+    class HeadsFirst(Layer):
+        def forward(self, x):
+            q, k, v = (y.transpose(0, 1) for y in self.split(x))
+            out = sliced(q, k, v, step=step, join=False)
+            return self.proj(out.permute(1, 2, 0, 3).flatten(2))
+
+    for kind in (Layer, HeadsFirst):
+        layer, x = kind(partial(sliced, step=step, join=False)), torch.randn(2, 5, 12)
+        with torch.no_grad(), regard.capture(layer) as maps:
+            layer(x)
+        q, k, _ = layer.split(x)
+        torch.testing.assert_close(maps[0].weights, (q @ k.mT).softmax(-1))
+        assert maps[0].axes == "known"
+    with torch.no_grad(), regard.capture(layer, rows=0) as maps:
+        layer(x)
+    assert "which are joined to one map only without rows=" in str(maps)
+    assert all(found.axes != "known" for found in maps.values() if found.shape[0] > 1)
+
+
+def test_a_tensor_that_is_filled_by_something_else_joins_nothing():
+    def product(q, k, v):
+        out = torch.zeros_like(q)
+        out[:, :, :2] = kernel(q[:, :, :2], k, v)
+        out[:, :, 2:] = 0.5
+        return out + kernel(q, k, v)
+
+    layer, x = Layer(product), torch.randn(2, 5, 12)
+    with torch.no_grad(), regard.capture(layer) as maps:
+        layer(x)
+    assert [found.shape[2] for found in maps.values()] == [2, 5]
 
 
 def test_chunks_of_queries_that_see_the_keys_before_them():

@@ -148,3 +148,6 @@ def test_rows_of_windows_are_no_rows_of_the_image(timm):
         with pytest.raises(ValueError, match=r"how the 16 tokens of .* lie on a grid is not known"):
             use()
     assert rows[0].layout((4, 4)).prefix == 0
+    with torch.no_grad(), regard.capture(model, reduce=lambda _, weights, rows: weights) as folded:
+        model(x)
+    torch.testing.assert_close(folded[0].reduced, whole[0].weights)

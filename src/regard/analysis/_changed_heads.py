@@ -63,7 +63,11 @@ class ChangedHeads(CompositionListener):
         name, names = found.names[0], ", ".join(found.names)
         if name not in self._changed:  # other parts were chosen by their own names
             return
-        if self.of_maps and (found.way != "values" or not self._changed.issuperset(found.names)):
+        if found.way == "batch and heads":
+            self.broken.append(
+                f"{name!r} computes some heads of some samples at a time, so that none can be changed alone"
+            )
+        elif self.of_maps and (found.way != "values" or not self._changed.issuperset(found.names)):
             self.broken.append(
                 f"{name!r} is computed in parts, or as a difference, or in another order of tokens than its map"
             )

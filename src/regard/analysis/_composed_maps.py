@@ -16,8 +16,8 @@ from regard.maps import AttentionRecord, Joint, RecordListener, Selection, share
 
 _ROWS = 256  # rows of two maps that are compared at a time
 
-# What is joined: samples, heads, queries, keys, the width of the values, or the terms of a difference.
-Way = Literal["batch", "heads", "queries", "keys", "same keys", "values", "difference"]
+# What is joined: samples, heads, one axis of both, queries, keys, the width of the values, or the terms of a difference.
+Way = Literal["batch", "heads", "batch and heads", "queries", "keys", "same keys", "values", "difference"]
 
 
 @dataclass(frozen=True)

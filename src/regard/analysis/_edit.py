@@ -139,6 +139,7 @@ class Edit:
         numbered = {
             "batch": table,
             "heads": table or self.heads is not None,
+            "batch and heads": table or self.heads is not None,
             "queries": table or self.queries is not None or self.keys is not None,
             "values": False,
         }

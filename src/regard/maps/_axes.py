@@ -171,10 +171,13 @@ def read_axes(
     'ambiguous'
     """
     lead, rows = tuple(shape[:-2]), shape[-2]
-    readings = list(_readings(lead, evidence, gathered=per_query and rows == 1))
+    readings = list(_readings(lead, rows, evidence, gathered=per_query and rows == 1))
     readings += _shared_keys(lead, rows, evidence)
     if len(readings) == 1:
-        certainty: Certainty = "known" if _score(readings[0], shape, width, evidence) > 0 or not lead else "inferred"
+        # A module of several heads computes one of each sample here, or several of one sample.
+        some = len(lead) == 1 and lead[0] > 1 and bool(evidence.counts)
+        fits = _score(readings[0], shape, width, evidence) > 0 and not some
+        certainty: Certainty = "known" if fits or not lead else "inferred"
         return _channels(replace(readings[0], certainty=certainty), shape, width, evidence)
     scores = [_score(reading, shape, width, evidence) for reading in readings]
     best = max(scores)
@@ -224,7 +227,7 @@ def read_rows_as_heads(
     if not found:
         return None
     score, axis, reading = max(found, key=lambda entry: entry[:2])
-    others = _readings(lead, evidence, gathered=False) + _shared_keys(lead, rows, evidence)
+    others = _readings(lead, rows, evidence, gathered=False) + _shared_keys(lead, rows, evidence)
     usual = max(_score(other, shape, width, evidence) for other in others)
     if score < usual or (score == usual and not turned):
         return None
@@ -235,14 +238,16 @@ def read_rows_as_heads(
     return (AxisReading(reading.lead, certainty="ambiguous"), axis) if undecided else None
 
 
-def _readings(lead: tuple[int, ...], evidence: AxisEvidence, gathered: bool) -> list[AxisReading]:
+def _readings(lead: tuple[int, ...], rows: int, evidence: AxisEvidence, gathered: bool) -> list[AxisReading]:
     """All readings to compare. Axes of size 1 are not tried as heads or queries: they make no difference."""
     found = [AxisReading(lead)]
     axes = [axis for axis, size in enumerate(lead) if size > 1]
     if len(lead) == 1:
+        # Queries that are all tokens of the input leave no samples: then a model without a batch axis has only heads.
+        alone = {lead[0]} if any(rows == count for count, _ in evidence.tokens) else set()
         found += [
             AxisReading((lead[0] // count, count), heads=(1,), split=count)
-            for count in sorted(evidence.counts)
+            for count in sorted(evidence.counts | alone)
             if lead[0] % count == 0 and lead[0] > 0
         ]
         return found

@@ -105,11 +105,13 @@ class Capture(Revisions):
     def _report_unseen_modules(self, modules: Mapping[str, nn.Module]) -> None:
         """Report modules whose attention cannot be intercepted: they run outside of Python, or in other threads."""
         unseen = any(map(_is_unseen, set(map(type, modules.values()))))
+        scripted: tuple[str, ...] = ()
         for name, module in modules.items() if unseen else ():
-            if isinstance(module, torch.jit.ScriptModule):
+            if isinstance(module, torch.jit.ScriptModule) and not f"{name}.".startswith(scripted):
+                scripted += (f"{name}." if name else "",)  # not each module inside of it
                 self.missed(name or type(module).__name__, "TorchScript runs outside of Python, where nothing is seen")
-            if isinstance(module, nn.DataParallel):
-                self.missed(name or "DataParallel", "its replicas run in other threads; capture its .module instead")
+            if isinstance(module, nn.DataParallel) and len(module.device_ids) > 1:
+                self.missed(name or "DataParallel", "its replicas run in other threads: capture and call its .module")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -265,7 +267,8 @@ class Capture(Revisions):
             return f"no map was captured: {'; '.join(map(str, self.maps.missed[:3]))}"
         if self._skipped:
             return f"only={self.only!r} matches none of {', '.join(sorted(self._skipped))}"
-        return f"no attention was seen: did {type(self.model).__name__} run inside the block?"
+        name = type(self.model).__name__
+        return f"no attention was seen: {name} did not run inside the block, or has no attention that regard recognizes"
 
 
 def capture(

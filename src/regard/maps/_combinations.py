@@ -8,7 +8,7 @@ combine with the same factors as the outputs, whatever the order of the model's 
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,13 @@ class Followed:
     lost: bool = False
     beside: bool = False
     chosen: tuple[int, ...] | None = None
+
+    def may_be(self, part: Any) -> bool:
+        """Whether a tensor may be this output in the model's layout."""
+        known = self.heads
+        return isinstance(part, Tensor) and (
+            known is None or (part.numel(), part.dtype) == (known.numel(), known.dtype)
+        )
 
 
 # A linear combination: the factor of each output, a number or one number per row, (batch, heads, queries, 1).
@@ -151,6 +158,19 @@ def total(first: Terms, second: Terms) -> Terms:
     """The terms of the sum of two combinations."""
     with torch.no_grad(), torch._C.DisableTorchFunction():
         return {output: first.get(output, 0.0) + second.get(output, 0.0) for output in (*first, *second)}
+
+
+def selections(whole: Tensor, out: Any, function: str, args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """Each part that ``[…]`` or a function that splits a tensor selected of it, with its index."""
+    start = 0
+    for part in out if isinstance(out, tuple | list) else [out]:
+        if function == "__getitem__":
+            yield part, args[1]
+            continue
+        axis = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+        index = [slice(None)] * whole.ndim
+        index[axis], start = slice(start, start + part.shape[axis]), start + part.shape[axis]
+        yield part, tuple(index)
 
 
 def some_heads(whole: Tensor, terms: Terms, part: Any, index: Any) -> Terms | None:

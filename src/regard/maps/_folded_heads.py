@@ -12,8 +12,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard.maps._record import Computation
-
 Order = Literal["samples first", "heads first", "unknown"]
 _RESHAPES = frozenset({"view", "reshape", "unflatten"})
 _STEPS = 24  # functions that return a tensor, among which the one that merges the heads of an attention is looked for
@@ -39,13 +37,13 @@ class FoldedHeads:
     def __init__(self) -> None:
         self.waiting: _Waiting | None = None
 
-    def expect(self, name: str, running: Computation, output: Tensor | None, own: Tensor) -> None:
-        """Wait for the heads of this attention to be merged, if they are folded with the samples.
+    def expect(self, name: str, output: Tensor | None, own: Tensor) -> None:
+        """Wait for the heads of this attention to be merged: they are folded with the samples.
 
         Args:
             output, own: the output with which the model continues, ``(batch, heads, queries, width)`` and in its layout.
         """
-        if running.folded and output is not None and min(output.shape[:2]) > 1:
+        if output is not None and min(output.shape[:2]) > 1:
             self.waiting = _Waiting(name, output.detach(), weakref.ref(own))
 
     def saw(self, function: str, args: tuple[Any, ...], out: Any) -> tuple[str, Order] | None:

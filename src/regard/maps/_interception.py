@@ -255,6 +255,8 @@ class Interceptor(InterceptorParts):
         if self.blocks and self._in_blocks(func.__name__):
             return func(*args, **kwargs)
         out, found = self.handwritten.run(func, args, kwargs)
+        if func.__name__ == "__setitem__":
+            self.outputs.wrote(args)
         merged = self.outputs.scaled(func.__name__, args, kwargs, out)
         if self.handwritten.gives_logsumexp(func.__name__, args):
             self.outputs.logsumexp_taken(self._running(), out)

@@ -17,7 +17,7 @@ from torch import Tensor
 from regard.maps._layout import Layout
 from regard.maps._record import AttentionRecord, Check
 
-Axis = Literal["batch", "heads", "queries", "keys", "same keys"]
+Axis = Literal["batch", "heads", "batch and heads", "queries", "keys", "same keys"]
 _AXES: tuple[Axis, ...] = ("batch", "heads", "queries")
 
 
@@ -26,7 +26,9 @@ class Joint:
     """How the parts of a map belong together.
 
     Attributes:
-        axis: the axis along which they are joined; "same keys" if maps over the same keys are added.
+        axis: the axis along which they are joined; "batch and heads" if that is one axis of the model's tensors, "same keys" if
+            maps over the same keys are added.
+        heads: how many heads the whole map has, if the module states it.
         order: for packed patches, the index of each token if patches are counted row by row, image after image.
         layout: how the tokens lie on the image in this order.
     """
@@ -34,6 +36,7 @@ class Joint:
     axis: Axis
     order: Tensor | None = None
     layout: Layout | None = None
+    heads: int | None = None
 
 
 def join(records: Sequence[AttentionRecord], joint: Joint) -> AttentionRecord | None:
@@ -43,6 +46,7 @@ def join(records: Sequence[AttentionRecord], joint: Joint) -> AttentionRecord | 
     if whole is None:
         return None
     first = records[0]
+    certainty = max((r.axes.certainty for r in records), key=("known", "inferred", "ambiguous").index)
     shape = (whole.shape[0], whole.shape[1], whole.shape[2], whole.shape[3])
     if joint.order is not None and shape[2] == shape[3] == len(joint.order):
         whole = _placed(whole, joint.order.to(whole.device))
@@ -57,7 +61,7 @@ def join(records: Sequence[AttentionRecord], joint: Joint) -> AttentionRecord | 
         layout=layout,
         axes=replace(
             first.axes,
-            certainty=max((r.axes.certainty for r in records), key=("known", "inferred", "ambiguous").index),
+            certainty="known" if joint.heads == shape[1] else certainty,
             positions=first.axes.positions if joint.axis in ("batch", "heads") else None,
         ),
         computation=None,
@@ -68,6 +72,9 @@ def join(records: Sequence[AttentionRecord], joint: Joint) -> AttentionRecord | 
 
 def _joined(parts: list[Tensor], joint: Joint) -> Tensor | None:
     """The joined map; None if the shapes of the parts do not fit."""
+    if joint.axis == "batch and heads":
+        whole = _joined([part.flatten(0, 1).unsqueeze(1) for part in parts], Joint("batch"))
+        return None if whole is None else whole.squeeze(1).unflatten(0, (-1, joint.heads or 1))
     sizes = [tuple(part.shape) for part in parts]
     if joint.axis == "same keys":
         return sum(parts[1:], parts[0]) if len(set(sizes)) == 1 else None
@@ -103,6 +110,35 @@ def _placed(weights: Tensor, order: Tensor) -> Tensor:
     """The map with each token moved to its index in ``order``."""
     back = torch.argsort(order)
     return weights[:, :, back][..., back]
+
+
+def folded_heads(
+    parts: Sequence[Tensor],
+    outputs: Sequence[Tensor | None],
+    dim: int,
+    stacked: bool,
+    heads: int | None,
+    sequences: tuple[int, int] | None,
+) -> int | None:
+    """The number of heads if parts of the first axis of ``(samples and heads, queries, width)`` are joined; else None.
+
+    Args:
+        parts: the tensors that are joined.
+        outputs: the same numbers as ``(batch, heads, queries, width)``, as far as they are known.
+        dim, stacked: the ``dim`` of ``cat`` or ``stack``, from 0 on, and which of the two it is.
+        heads, sequences: as in :func:`axis_of`.
+    """
+    if dim != 0 or parts[0].ndim != 3 - stacked or sequences is None:
+        return None
+    total, queries = len(parts) if stacked else sum(len(part) for part in parts), parts[0].shape[-2]
+    counts = {
+        total // samples
+        for samples, tokens in (sequences, sequences[::-1])  # either may come first
+        if samples and total % samples == 0 and (total == samples * heads if heads else queries == tokens)
+    } - {1}
+    known = [(part, output.flatten(0, 1)) for part, output in zip(parts, outputs, strict=True) if output is not None]
+    same = all(torch.equal(part.reshape(rows.shape), rows) for part, rows in known)
+    return counts.pop() if len(counts) == 1 and same else None
 
 
 # Layouts in which a model may have an output: for each axis of its tensor, the axes of (batch, heads, queries, width) in it.

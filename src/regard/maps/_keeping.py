@@ -55,12 +55,13 @@ class Keeping(RecordListener, ABC):
         """Compute what is kept, and store it in the record. Returns the reason if that is not possible, else None."""
         if self.long.overview is not None:
             return self._keep_overview(record, rows, heads)
-        if self.by_rows and not record.running.tentative:
+        if self.by_rows and not record.running.tentative and record.windows is None:
             self.fold(record.name)
             found = self.maps.get(record.name)
             total = None if found is None else found.reduced
             for start, weights in chunks(record, rows, heads, self._chunk_of_budget()):
                 weights = weights if self.dtype is None else weights.to(self.dtype)
+                weights = weights.expand(record.shape[0], -1, -1, -1)  # one map may serve the whole batch
                 total = self.reduced(total, weights, slice(start, start + weights.shape[2]))
             self.maps.ensure(record.name).reduced = total
             return None

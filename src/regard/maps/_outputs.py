@@ -15,15 +15,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.maps._combinations import Followed, Memory, Terms, scaled, some_heads, total
+from regard.maps._combinations import Followed, Memory, Terms, scaled, selections, some_heads, total
 from regard.maps._folded_heads import FoldedHeads
 from regard.maps._function_table import FunctionEntry
-from regard.maps._joining import Joint, axis_of
+from regard.maps._joining import Joint, axis_of, folded_heads
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import ModuleNames
 from regard.maps._packed_patches import about_tokens
 from regard.maps._record import Computation
 from regard.maps._scaled_outputs import STEPS, ScaledOutputs, same_rows
+from regard.maps._written_parts import WrittenParts
 from regard.maps.sources import DIVISIONS, DROPOUTS, MULTIPLICATIONS
 
 ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
@@ -82,6 +83,7 @@ class OutputTracker(ScaledOutputs):
             **dict.fromkeys(_SPLITS, self._split),
         }
         self.folded = FoldedHeads()
+        self._written = WrittenParts()
         self._number = 0  # the latest output is this one of its call
         self._expected: str | None = None  # a module that took the logsumexp before it computes the output
 
@@ -139,19 +141,9 @@ class OutputTracker(ScaledOutputs):
         self._follow(func.__name__, func, args, kwargs, out)
         return out
 
-    def _selected(
-        self, terms: Terms, whole: Tensor, out: Any, function: str, args: Any, kwargs: dict[str, Any]
-    ) -> None:
+    def _selected(self, terms: Terms, whole: Tensor, *call: Any) -> None:
         """Parts of an output, or of a combination of outputs, were selected: follow those that are some of its heads."""
-        start = 0
-        for part in out if isinstance(out, tuple | list) else [out]:
-            index: Any = args[1] if function == "__getitem__" else None
-            if function != "__getitem__":
-                axis = args[2] if len(args) > 2 else kwargs.get("dim", 0)
-                size = part.shape[axis]
-                index = [slice(None)] * whole.ndim
-                index[axis], start = slice(start, start + size), start + size
-                index = tuple(index)
+        for part, index in selections(whole, *call):
             found = some_heads(whole, terms, part, index)
             if found is not None:
                 self._sums.set(part, found)
@@ -178,6 +170,14 @@ class OutputTracker(ScaledOutputs):
             self.refresh_known()
         self._follow(func.__name__, func, args, kwargs, out)
         return out
+
+    def wrote(self, args: tuple[Any, ...]) -> None:
+        """The model ran ``args[0][args[1]] = args[2]``: join the maps if outputs fill a tensor one after the other."""
+        filled = self._written.wrote(args[0], args[1]) if self._outputs and len(args) == 3 else None
+        if filled is not None:
+            parts, dim, stacked = filled
+            self._safely(self._joined, "stack" if stacked else "cat", (parts, dim), {}, args[0])
+            self.refresh_known()
 
     def is_quiet(
         self, known: FunctionEntry, args: tuple[Any, ...], kwargs: dict[str, Any] | None, waiting: dict[int, str]
@@ -267,7 +267,8 @@ class OutputTracker(ScaledOutputs):
             output.values = first.values
         self._outputs.append(output)
         self._sums.set(tensor, {output: factor or 1.0})
-        self.folded.expect(name, running, heads_of_new, tensor)
+        if running.folded:
+            self.folded.expect(name, heads_of_new, tensor)
         self.refresh_known()
 
     def retracted(self, name: str) -> None:
@@ -294,6 +295,7 @@ class OutputTracker(ScaledOutputs):
         if not keep:
             self.derived.clear()
         self._outputs = []
+        self._written.clear()
         self._sums.clear()
 
     def before_next(self) -> None:
@@ -325,31 +327,43 @@ class OutputTracker(ScaledOutputs):
             if order is not None and not stacked and outputs[0].name.partition("#")[1] == "":
                 self._apply(self.listener.joined, (outputs[0].name,), Joint("queries", order, layout))
             return
-        if not all(isinstance(part, Tensor) and part.ndim == parts[0].ndim for part in parts):
+        if not all(
+            output.may_be(part) and part.ndim == parts[0].ndim for part, output in zip(parts, outputs, strict=True)
+        ):
             return
-        axes = set()
+        known = [output.heads for output in outputs]
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            for part, output in list(zip(parts, outputs, strict=True))[::-1]:
-                if output.heads is not None:
-                    if part.numel() != output.heads.numel() or part.dtype != output.heads.dtype:
-                        return
-                    axes.add(
-                        axis_of(part.detach(), output.heads, None if stacked else dim, len(parts), heads, sequences)
-                    )
+            count = folded_heads(parts, known, dim % out.ndim, stacked, heads, sequences)
+            if count is not None:
+                whole = out.detach().unflatten(0, (-1, count))
+                self._are_one(outputs, Joint("batch and heads", heads=count), out, whole)
+                self.folded.expect(outputs[0].name, whole, out)
+                return
+            about = None if stacked else dim, len(parts), heads, sequences
+            axes = {
+                axis_of(x.detach(), whole, *about) for x, whole in zip(parts, known, strict=True) if whole is not None
+            }
         axis = axes.pop() if len(axes) == 1 else None
         if axis is None:
             self._side_by_side(outputs, out, dim, stacked)
             return
-        names = tuple(output.name for output in outputs)
-        self._apply(self.listener.joined, names, Joint(axis, order, layout))
-        first = outputs[0]
-        known = [output.heads for output in outputs if output.heads is not None]
         along = ("batch", "heads", "queries").index(axis)
-        first.heads = torch.cat(known, along) if len(known) == len(outputs) else None
+        every = [x for x in known if x is not None]
+        found = torch.cat(every, along) if len(every) == len(known) else None
+        self._are_one(outputs, Joint(axis, order, layout, heads if axis == "heads" else None), out, found)
+
+    def _are_one(self, outputs: list[Followed], joint: Joint, out: Tensor, whole: Tensor | None) -> None:
+        """These latest outputs are one attention, whose output is ``out``: join their maps.
+
+        Args:
+            whole: its output as ``(batch, heads, queries, width)``, if it is known.
+        """
+        self._apply(self.listener.joined, tuple(output.name for output in outputs), joint)
+        first = outputs[0]
+        first.heads, first.lead = whole, _lead(whole)
         first.values, first.taken = Memory(None), True
         first.with_logsumexp = any(output.with_logsumexp for output in outputs)
-        first.lead = _lead(first.heads)
-        del self._outputs[-len(parts) + 1 :]
+        del self._outputs[-len(outputs) + 1 :]
         self._sums.without(outputs)
         self._sums.set(out, {first: 1.0})
 

@@ -15,12 +15,14 @@ from regard.maps._combinations import per_row, shares_of_softmax
 from regard.maps._joining import Joint, join
 from regard.maps._keeping import Keeping
 from regard.maps._record import AttentionRecord
+from regard.maps._selection import Rows
 
 
 class Revisions(Keeping):
     """The part of a capture that changes kept maps. Its attributes are those of :class:`regard.maps.Capture`."""
 
     _waiting: dict[str, Tensor]
+    heads: Rows
 
     def _latest(self, name: str) -> AttentionRecord | None:
         found = self.maps.get(name)
@@ -128,7 +130,14 @@ class Revisions(Keeping):
 
     def joined(self, names: Sequence[str], joint: Joint) -> bool:
         records = [record for name in names if (record := self._latest(name)) is not None]
-        if len(records) != len(names) or self.stream is not None or not _joinable(records):
+        given = (self.rows, self.heads, self.reduce, self.long.overview, self.stream)
+        named = zip(("rows=", "heads=", "reduce=", "overview=", "stream="), given, strict=True)
+        options = " and ".join(name for name, value in named if value is not None)
+        if options and len(names) > 1:
+            self.noted(
+                names[0], f"it is computed in parts (#2, #3, …), which are joined to one map only without {options}"
+            )
+        if options or len(records) != len(names) or not _joinable(records, folded=joint.axis == "batch and heads"):
             return False
         before = sum(record.stored.nbytes for record in records if record.stored is not None)
         whole = join(records, joint)
@@ -175,14 +184,14 @@ class Revisions(Keeping):
             record.axes = replace(record.axes, certainty="ambiguous")
 
 
-def _joinable(records: Sequence[AttentionRecord]) -> bool:
-    """Whether these are whole maps over tokens, without windows, whose axes are certain."""
+def _joinable(records: Sequence[AttentionRecord], folded: bool = False) -> bool:
+    """Whether these are whole maps over tokens, without windows, whose axes are certain, or are known to be ``folded``."""
     return all(
         record.stored is not None
         and record.rows is None
         and record.heads is None
         and record.windows is None
-        and record.axes.certainty != "ambiguous"
+        and (folded or record.axes.certainty != "ambiguous")
         and record.axes.over == "tokens"
         for record in records
     )

@@ -21,7 +21,7 @@ from regard.maps._attention_scores import Selection, exact
 from regard.maps._axis_evidence import heads_of
 from regard.maps._module_names import CALL, CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
-from regard.maps.sources._tensor_history import SOFTMAXES
+from regard.maps.sources._tensor_facts import SOFTMAXES
 from regard.observation import unobserved
 
 

@@ -6,6 +6,7 @@ The model forms such a map itself, so nothing has to be computed: the tensor mus
 record. The map is the tensor that enters this product.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -23,8 +24,16 @@ from regard.maps.sources._before_dropout import error_of_kept
 from regard.maps.sources._gathered import gathered
 from regard.maps.sources._own_values import with_own_values
 from regard.maps.sources._random_masks import RANDOM
-from regard.maps.sources._tensor_facts import COPIES, DIVISIONS, MULTIPLICATIONS, PRODUCTS, is_in_place, sums_to_one
-from regard.maps.sources._tensor_history import SOFTMAXES, TensorHistory
+from regard.maps.sources._tensor_facts import (
+    COPIES,
+    DIVISIONS,
+    MULTIPLICATIONS,
+    PRODUCTS,
+    SOFTMAXES,
+    is_in_place,
+    sums_to_one,
+)
+from regard.maps.sources._tensor_history import TensorHistory
 from regard.maps.sources._tensor_origins import WeightedSum
 from regard.maps.sources._weighted_sums import (
     composes,
@@ -236,15 +245,13 @@ class HandwrittenAttention:
 def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRecord | str:
     """The record of a product of weights and values; a reason if it is linear attention, which has no map."""
     rows_of_values = found.arrange(out)
-    # Heads that share values may be folded into the queries for the product. The map has the shape from before.
-    shape = found.shape if len(found.shape) == 4 else tuple(found.weights.shape)
+    shape, in_model = _as_before(found, rows_of_values)
     width = rows_of_values.shape[-1]
-    in_model = _expanded(found.value, shape, rows_of_values)
     evidence = evidence_for(site, width, (*shape[:-1], width), in_model)
     tentative = not found.origin.scored or may_be_map(found)
     own = with_own_values(found, shape, in_model, evidence)
     if own is None:
-        reading = read_axes(shape, width, evidence, per_query=found.value.shape[:-2] == shape[:-2])
+        reading = read_axes(shape, width, evidence, per_query=_differ(in_model, shape))
     else:
         found, in_model, reading = own
         rows_of_values, shape = found.arrange(out), found.shape
@@ -300,16 +307,31 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
     return record
 
 
-def _expanded(value: Tensor, shape: tuple[int, ...], rows_of_values: Tensor) -> Tensor:
-    """The values with the leading axes of the output, along which the product broadcast them."""
-    if value.ndim > 4:
-        heads = rows_of_values.shape[-3] if value.shape[-3] == 1 else value.shape[-3]
-        return value.expand(*rows_of_values.shape[:-3], heads, *value.shape[-2:])
-    if value.ndim == 3 == rows_of_values.ndim and len(shape) == 4 and value.shape[0] % max(1, shape[0]) == 0:
-        return value.unflatten(0, (shape[0], -1))  # samples and heads were folded into one axis
-    if value.ndim < rows_of_values.ndim:
-        return value.expand(*rows_of_values.shape[:-2], *value.shape[-2:])
-    return value
+def _as_before(found: WeightedSum, rows_of_values: Tensor) -> tuple[tuple[int, ...], Tensor]:
+    """The shape of the map before reshapes, if it had four axes, and the values with the same leading axes.
+
+    For the product, a model may fold samples and heads into one axis, heads that share values into the queries, and queries
+    with values of their own into the leading axes.
+    """
+    value, now, before = found.value, tuple(found.weights.shape), found.shape
+    if value.ndim < rows_of_values.ndim or value.ndim > 4:
+        value = value.expand(*rows_of_values.shape[:-2], *value.shape[-2:])
+    if len(before) != 4 or before == now or before[-1] != now[-1]:
+        return now, value
+    matrix, lead = value.shape[-2:], before[:2]
+    if now[-2] == before[-2]:
+        return before, value.expand(*now[:-2], *matrix).reshape(*lead, *matrix)
+    if now[-2] == 1:
+        return (*before[:-1], 1, before[-1]), value.expand(*now[:-2], *matrix).reshape(*before[:-1], *matrix)
+    if now[-2] > before[-2] and math.prod(value.shape[:-2]) % max(1, lead[0]) == 0:
+        return before, value.reshape(lead[0], -1, *matrix)
+    return now, value
+
+
+def _differ(value: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether the values differ along the last leading axis of a map of this shape, which may then count the queries."""
+    lead = value.shape[:-2]
+    return lead == shape[:-2] and (not lead or lead[-1] == 1 or value.stride(-3) != 0)
 
 
 def _dropout_arguments(func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, float, bool, bool]:

@@ -16,12 +16,26 @@ PRODUCTS = frozenset(
     {"matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm", "addmm", "mm", "linalg_matmul", "tensordot"}
 )
 
+SOFTMAXES = frozenset(
+    {
+        "softmax",
+        "_softmax",
+        "_safe_softmax",
+        "special_softmax",
+        "log_softmax",
+        "special_log_softmax",
+        "softmin",
+        "gumbel_softmax",
+    }
+)
 RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "contiguous", "clone"})
 JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
 SPLITS = frozenset({"split", "chunk", "unbind", "tensor_split", "split_with_sizes"})
 COPIES = frozenset({"copy_", "__setitem__"})
 EXPONENTIALS = frozenset({"exp", "exp_", "exp2", "exp2_"})
 SIGMOIDS = frozenset({"sigmoid", "sigmoid_", "special_expit"})
+CHOICES = frozenset({"topk", "sort"})  # they give the chosen scores or weights, and where these were
+SCATTERS = frozenset({"scatter", "scatter_"})  # they put them back
 CASTS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
 _TURNS = frozenset({"cos", "sin"})  # rotary positions compute angles by a product, which looks like scores
 _IN_PLACE = frozenset(
@@ -126,14 +140,20 @@ def number_of(x: Any) -> float | None:
     return float(x) or None if isinstance(x, int | float) and not isinstance(x, bool) else None
 
 
-def represents(name: str, kind: str, x: Tensor, out: Tensor) -> bool:
-    """Whether the result of an operation on x still represents the same scores, weights or averages."""
+def represents(name: str, kind: str, x: Tensor, out: Tensor, attends: bool) -> bool:
+    """Whether the result of an operation on x still represents the same scores, weights or averages.
+
+    Args:
+        attends: whether they were made of queries and keys, neither of which is learned.
+    """
     if name in _TURNS:
         return False
     if kind == "averages" and name not in MULTIPLICATIONS | DIVISIONS | CASTS and not shares_memory(x, out):
         return False
     if name in JOINS:
         return kind == "scores" and out.ndim == x.ndim
+    if name in CHOICES | SCATTERS:
+        return attends and kind in ("scores", "weights") and out.ndim == x.ndim
     if name in PRODUCTS or out.shape == x.shape or (name in RESHAPES and out.numel() == x.numel()):
         return True
     if out.shape[-2:] == x.shape[-2:] and out.numel() >= x.numel():  # expanded to more heads or samples

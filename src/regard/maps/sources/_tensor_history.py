@@ -33,6 +33,7 @@ from regard.maps.sources._random_masks import (
 )
 from regard.maps.sources._tensor_facts import (
     CASTS,
+    CHOICES,
     COPIES,
     DIVISIONS,
     EXPONENTIALS,
@@ -52,7 +53,6 @@ from regard.maps.sources._tensor_facts import (
 )
 from regard.maps.sources._tensor_origins import ExpectedUse, RandomMask, RecordedAverage, TensorOrigin, WeightedSum
 
-SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax", "log_softmax", "softmin", "gumbel_softmax"})
 _SAME = CASTS | {"__get__"}  # functions that do not count as a use of a tensor
 _MASKED = ("weights", "exponentials", "scores")  # kinds of tensors that a model may mask
 # Functions whose further arguments only give a dtype or a shape.
@@ -172,7 +172,7 @@ class TensorHistory:
         shape = tuple(weights.shape)
         note = RANDOM_MASK if function == "gumbel_softmax" else None if before is None else before.mask.note
         about: dict[str, Any] = {"source": source, "mask": RandomMask(hidden=source is not None, note=note)}
-        if function == "log_softmax":
+        if function.endswith("log_softmax"):
             self.set(weights, TensorOrigin("logarithms", scored, shape, **about))
         else:
             by_keys = not isinstance(axis, int) or axis in (-1, len(shape) - 1)
@@ -252,6 +252,7 @@ class TensorHistory:
         """Note the origin of ``out`` if it still represents the scores or weights among ``args``."""
         if name not in _SAME:
             self.touch(args)
+        out = out[0] if name in CHOICES and isinstance(out, tuple) else out
         if name in SPLITS and isinstance(out, tuple | list):
             self._split(func, args, kwargs, out)
         elif name in COPIES:
@@ -278,7 +279,7 @@ class TensorHistory:
                 return  # the model changed its map in place
             if origin.kind == "weights" and name in MULTIPLICATIONS and self._terms(origin, x, args, out):
                 return
-            if not represents(name, origin.kind, x, out):
+            if not represents(name, origin.kind, x, out, origin.scored and not origin.learned):
                 continue
             before, origin = origin, scaled_up(name, origin, args[1 - index] if index < 2 <= len(args) else None)
             if origin.source is not None and origin is before:
