@@ -51,7 +51,17 @@ describe("the pen that writes SVG", () => {
     const found = parse(pen);
     expect(found.querySelector("parsererror")).toBeNull();
     expect(found.querySelector("text")!.textContent).toBe('<a & "b">');
-    expect(found.querySelector("rect")!.getAttribute("fill")).toBe("rgba(1,2,3,0.5)");
+  });
+
+  it("writes the opacity of a color apart from it, as SVG 1.1 has it", () => {
+    const pen = new SvgPen();
+    pen.fillStyle = "rgb(1 2 3 / 0.5)";
+    pen.fillRect(0, 0, 5, 5);
+    [pen.strokeStyle, pen.globalAlpha] = ["#01020333", 0.5];
+    pen.strokeRect(0, 0, 5, 5);
+    const [filled, stroked] = parse(pen).querySelectorAll("rect");
+    expect(["fill", "fill-opacity"].map((name) => filled.getAttribute(name))).toEqual(["rgb(1,2,3)", "0.5"]);
+    expect(["stroke", "stroke-opacity"].map((name) => stroked.getAttribute(name))).toEqual(["#010203", "0.1"]);
   });
 
   it("draws a whole ellipse, tilted", () => {

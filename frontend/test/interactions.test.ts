@@ -3,7 +3,7 @@
 import { describe, expect, it } from "vitest";
 import { type LayerAbout, patternOptions, sortedHeads } from "../src/maps/layer";
 import { clicked } from "../src/maps/legend";
-import { inSpan, massOf, spanOf, spanText } from "../src/maps/span";
+import { inSpan, massOf, type Span, spanOf, spanText } from "../src/maps/span";
 import { spanView } from "../src/maps/heat";
 import { loopsOf, strongest } from "../src/maps/strongest";
 import { makeTable } from "../src/maps/table";
@@ -62,6 +62,16 @@ describe("a span of tokens", () => {
     expect([queries, keys]).toEqual([2, 2]);
     expect(mass).toBeCloseTo((0.5 + 0.3) / 2);
     expect(uniform).toBeCloseTo((2 / 3 + 2 / 4) / 2);
+  });
+  it("counts keys whose weight was rounded to zero, and none that a mask hides", () => {
+    const causal = new Float32Array([1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]);
+    const span = { q: [2, 2], k: [1, 2] } as Span;
+    expect(massOf(makeTable(causal, 4, labels, labels, false, [1, 2, 3, 4]), span).uniform).toBeCloseTo(2 / 3);
+    const special = ["[CLS]", "b", "c", "[SEP]"]; // of b and c, only b is before b
+    const hidden = makeTable(new Float32Array([1, 0, 0, 0, 0.5, 0.5, 0, 0, 0.3, 0.3, 0.4, 0, 0.2, 0.3, 0.4, 0.1]), 4, special, special, true, [1, 2, 3, 4]);
+    expect(massOf(hidden, { q: [0, 0], k: [0, 1] }).uniform).toBeCloseTo(1 / 2);
+    const window = makeTable(new Float32Array([0, 0, 0.5, 0.5]), 4, ["d"], labels, false, [2]);
+    expect(massOf(window, { q: [0, 0], k: [0, 2] }).uniform).toBeCloseTo(1 / 2);
   });
   it("of labels alone takes all of the other side", () => {
     const span = spanOf({ q: 1, k: -1 }, { q: 2, k: -1 });

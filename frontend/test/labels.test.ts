@@ -41,13 +41,28 @@ test("the names of the axes of arcs are inside the picture, however short the to
     get: (all, name) => name in all ? all[name as string] : name === "measureText" ? (text: string) => ({ width: 6 * text.length }) : name === "fillText" ? (text: string, x: number) => said.push({ text, x, align: all.textAlign }) : () => undefined,
     set: (all, name, value) => ((all[name as string] = value), true),
   }) as unknown as Pen;
-  drawArcs({ table, view: whole, over: null, pinned: null, axes: ["queries", "each query's own keys"], heads: null })(pen, { width: 300, height: 200 }, themes.light);
+  drawArcs({ table, view: whole, over: null, pinned: null, axes: ["queries", "each query's own keys"], heads: null, signed: false })(pen, { width: 300, height: 200 }, themes.light);
   for (const axis of ["queries", "each query's own keys"]) {
     const { x, align } = said.find(({ text }) => text === axis)!;
     const left = align === "right" ? x - 6 * axis.length : x;
     expect(left).toBeGreaterThanOrEqual(0);
     expect(left + 6 * axis.length).toBeLessThanOrEqual(300);
   }
+});
+
+test("arcs of a map with a sign have the colors of their signs", () => {
+  const table = makeTable(Float32Array.from([0.5, -0.5]), 2, ["q"], ["more", "less"], false);
+  const colors = (signed: boolean) => {
+    const drawn: unknown[] = [];
+    const pen = new Proxy({} as Record<string, unknown>, {
+      get: (all, name) => name in all ? all[name as string] : name === "measureText" ? () => ({ width: 9 }) : name === "stroke" ? () => drawn.push(all.strokeStyle) : () => undefined,
+      set: (all, name, value) => ((all[name as string] = value), true),
+    }) as unknown as Pen;
+    drawArcs({ table, view: whole, over: null, pinned: 0, axes: ["queries", "keys"], heads: null, signed })(pen, { width: 300, height: 200 }, themes.light);
+    return drawn;
+  };
+  expect(new Set(colors(true)).size).toBe(2);
+  expect(new Set(colors(false)).size).toBe(1);
 });
 
 test("words in lines have room for their letters, in a font as wide as DejaVu Sans", () => {

@@ -10,7 +10,7 @@ import { chipText, drawOverlay, places, whoIsAt } from "../src/maps/overlay";
 import { cellOf, centerOf, type ImageAbout, isElsewhere, isMerged, type Query, queryIn, queryName } from "../src/maps/place";
 import { startQuery } from "../src/views/image";
 import { becameOf, Rollout } from "../src/maps/rollout";
-import { colorsOf, position, shade, type Shading, ticks } from "../src/maps/scale";
+import { colorsOf, drawLegend, position, shade, type Shading, ticks } from "../src/maps/scale";
 import { isSpecial, makeTable, threshold, top, visible } from "../src/maps/table";
 import numbers from "./numbers.json";
 
@@ -136,11 +136,20 @@ describe("a table of tokens", () => {
 
   it("finds the largest entries", () => {
     expect(top([0.1, 0.5, 0, 0.4], 3)).toEqual([1, 3, 0]);
+    expect(top([0.1, -0.5, 0, 0.4], 3)).toEqual([1, 3, 0]);
     const many = new Float32Array(5000).map((_, i) => i / 5000);
     const kept = many.filter((x) => x > threshold(many, 1, 500)).length;
     expect(kept).toBeLessThanOrEqual(500);
     expect(kept).toBeGreaterThan(450);
     expect(threshold(many, 1, 5000)).toBe(0);
+    expect(threshold(many.map((x, i) => (i % 2 ? x : -x)), 1, 500)).toBe(threshold(many, 1, 500));
+  });
+
+  it("has marks of the same numbers on both sides of zero", () => {
+    const said: string[] = [];
+    const pen = { fillRect: () => 0, strokeRect: () => 0, measureText: (text: string) => ({ width: 6 * text.length }), fillText: (text: string) => said.push(text) } as unknown as Pen;
+    drawLegend(pen, themes.light, { scale: "uniform", top: 10, signed: true }, 8, 1, { x: 0, y: 0, width: 300 });
+    expect(said.sort()).toEqual(["0", "100 %", "13 %", "−100 %", "−13 %"]);
   });
 });
 

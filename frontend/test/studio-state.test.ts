@@ -83,6 +83,12 @@ describe("two networks", () => {
     expect(meta.layers[0].signed).toBe(true);
     expect(meta.notes.join()).toContain("step 3");
   });
+  it("say so where they wrote different tokens", () => {
+    const [one, two] = [["a", "b"], ["a", "c"]].map((target) => Object.assign(maps([0, 0, 0, 0]), { meta: { ...maps([0, 0, 0, 0]).meta, tokens: { target } } }));
+    const notes = (made: Payload) => (made.meta as { notes: string[] }).notes.join();
+    expect(notes(difference(one, two, "x"))).toContain("has other tokens (a c)");
+    expect(notes(difference(one, one, "x"))).not.toContain("other tokens");
+  });
   it("of different sizes are not compared", () => {
     const other = maps([0, 0, 0, 0]);
     (other.meta as unknown as { layers: { keys: number }[] }).layers[0].keys = 3;

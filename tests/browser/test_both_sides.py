@@ -27,6 +27,49 @@ def test_a_comparison_marks_one_cell_on_all_sides(open_file, look):
     assert "head 0 · 0 % of the attention differs" in look.subtitle(page)
 
 
+COLOR = "(canvas, [x, y]) => [...canvas.getContext('2d').getImageData(x * devicePixelRatio, y * devicePixelRatio, 1, 1).data]"
+
+
+def test_a_difference_has_the_same_color_in_its_small_map(open_file, look):
+    a, b = (torch.full((1, 6, 6), 1 / 6).tril() for _ in range(2))
+    a[0, 1, :2], b[0, 1, :2] = torch.tensor([0.5, 0.5]), torch.tensor([0.0, 1.0])
+    page = open_file(regard.show([a, a], [a, b], tokens=list("uvwxyz")))
+    # The small maps begin to the right of "layer 0", which has 12 + 6.4 pixels for each letter, and 16 below the top.
+    small = page.locator(".rg-atlas canvas").evaluate(COLOR, [56.8 + 56 * 1.5 / 6, 16 + 60 + 56 * 1.5 / 6])
+    large = page.locator(".rg-three canvas").nth(2)
+    box = large.bounding_box()
+    for down in range(30, int(box["height"]), 12):
+        look.point(page, ".rg-three", 0.5, down, 2)
+        across = next((at for at in range(60, int(box["width"]), 12) if _is_named(page, look, at, down)), None)
+        if across is not None:
+            break
+    assert large.evaluate(COLOR, [across, down]) == small
+
+
+def _is_named(page, look, across, down):
+    look.point(page, ".rg-three", across, down, 2)
+    return "“v” → “v”" in look.subtitle(page)
+
+
+def test_a_word_map_says_which_patches_look_at_a_word(open_file, look, tmp_path):
+    from regard.maps import AttentionRecord, Map, Maps
+
+    weights = torch.tensor([[0.1, 0.9], [0.4, 0.6], [0.5, 0.5], [1.0, 0.0]])[None, None]  # patches look at words
+    words = regard.analysis.word_maps(
+        Maps([Map("attn2", [AttentionRecord.given(weights, "attn2")])]), (2, 2), tokens=["a", "cat"]
+    )
+    shown = regard.show(words, image=torch.rand(3, 8, 8))
+    page = open_file(shown)
+    said = look.subtitle(page)
+    assert "“cat” is looked at by patch (0, 0) 45 %, patch (0, 1) 30 %" in said
+    assert "head" not in said
+    assert page.get_by_label("head", exact=True).count() == page.get_by_role("radio").count() == 0
+    look.point(page, ".rg-image", 0.75, 0.75)
+    assert "patch (1, 1) looks at “a” 50 %" in look.subtitle(page)
+    figure = shown.save(tmp_path / "words.svg")
+    assert "head" not in figure.read_text("utf-8")
+
+
 def test_a_word_shows_its_patches_and_a_patch_its_words(open_file, look):
     weights = torch.zeros(1, 7, 7)
     weights[0, :, 0] = 1.0

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from regard.figures import alignment, weight_map, weight_maps
+from regard.figures import alignment, weight_map, weight_maps, weight_segments
 
 PATH = "model.decoder.block.11.layer.1.EncDecAttention.with.a.long.path.of.modules · head 7"
 
@@ -63,3 +63,15 @@ def test_the_color_bar_of_an_alignment_has_negative_marks_where_weights_are_nega
     drawn = alignment(torch.tensor([[0.5, -0.5], [1.0, 0.0]]), ["a", "b"], ["c", "d"])
     assert color_bar(drawn)[0] == (-1.0, "−100 %")
     assert color_bar(drawn)[-1] == (1.0, "100 %")
+
+
+@pytest.mark.parametrize("image", [None, torch.rand(30, 40, 3)])
+def test_pictures_of_segments_keep_their_shape_and_share_one_scale(image):
+    pictures = [torch.rand(6, 4) / 24, -torch.rand(2, 3) / 6]
+    figure = weight_segments(pictures, [("a", 0.1), ("b", 0.2)], 30, images=[image, None])
+    figure.draw_without_rendering()
+    for panel, weights, shown in zip(figure.axes, pictures, (image, None), strict=False):
+        tall, wide = weights.shape if shown is None else shown.shape[:2]
+        box = panel.get_window_extent()
+        assert box.height / box.width == pytest.approx(tall / wide, rel=0.02)
+        assert panel.images[-1].get_clim() == (-1, 1)

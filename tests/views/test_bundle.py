@@ -40,9 +40,10 @@ def test_packages_are_pinned_and_the_lock_names_no_server():
 
 
 def test_it_names_nothing_on_the_network():
-    """Names of XML's dialects look like addresses; nothing is ever loaded from them."""
+    """Names of XML's dialects look like addresses; nothing is ever loaded from them. Without a slash it is an address only where
+    a string begins: `condition ? ws : other`, with a name that the minifier chose, is none."""
     import re
 
     for path in STATIC.glob("*.js"):
-        found = set(re.findall(r"\b(?:https?|wss?):/*[\w./-]*", path.read_text()))
+        found = set(re.findall(r"\b(?:https?|wss?):/[\w./-]*|(?<=[\"'`])(?:https?|wss?):[\w./-]*", path.read_text()))
         assert {address for address in found if not address.startswith("http://www.w3.org/")} == set()

@@ -67,6 +67,19 @@ class TestImages:
         assert pixels.shape == (8, 12, 3)
         assert pixels.dtype == torch.uint8
 
+    def test_pictures_as_low_as_there_are_channels(self, vit_maps):
+        from PIL import Image
+
+        for height in (1, 3, 4):
+            photo = Image.new("RGB", (6, height), (200, 100, 50))
+            pixels = regard.show(vit_maps, image=photo).payload.arrays["image"]
+            assert pixels.shape == (height, 6, 3)
+            assert pixels[0, 0].tolist() == [200, 100, 50]
+
+    def test_a_mask_is_black_and_white(self, vit_maps):
+        pixels = regard.show(vit_maps, image=torch.eye(6).bool()).payload.arrays["image"]
+        assert torch.equal(pixels[..., 0], 255 * torch.eye(6).byte())
+
     def test_a_photo_of_many_pixels_is_made_smaller(self, vit_maps):
         from PIL import Image
 
@@ -194,6 +207,12 @@ class TestTokens:
         assert len(words) == meta["layers"][0]["keys"]
         assert meta["layers"][0]["asks"] == meta["layers"][0]["reads"] == next(iter(meta["tokens"]))
         assert regard.show(random_maps(1, 1, 4)).payload.meta["tokens"] == {}
+
+    def test_tokens_of_a_video_are_named_by_frame_row_and_column(self):
+        maps = captured(regard.GaussianAttention(8, 2, axes=3), torch.randn(1, 2, 3, 4, 8))
+        (words,) = regard.show(maps).payload.meta["tokens"].values()
+        assert words[:5] == ["(0, 0, 0)", "(0, 0, 1)", "(0, 0, 2)", "(0, 0, 3)", "(0, 1, 0)"]
+        assert (len(words), words[-1]) == (24, "(1, 2, 3)")
 
     def test_calls_that_go_on_from_each_other_become_one_map(self):
         steps = [torch.rand(1, 2, 1, 3 + i).softmax(-1) for i in range(4)]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import regard
 from regard.maps import AttentionRecord, Map, Maps, visible_keys
+from regard.views import _static_figure
 from regard.views._head_statistics import statistics
 from regard.views._payload import Scaled
 
@@ -170,6 +171,35 @@ class TestFigures:
         assert regard.show(heads).save(tmp_path / "c.png").stat().st_size > 1000
         with pytest.raises(ValueError, match="has no static figure"):
             regard.show("mechanism").save(tmp_path / "m.png")
+
+    def test_a_figure_of_an_image_shows_the_query_that_the_page_opens_on(self, tmp_path):
+        def title(shown, **options):
+            return _static_figure.figure(shown.payload, **options).get_suptitle()
+
+        image, weights = torch.rand(3, 6, 8), torch.rand(2, 12, 12).softmax(-1)
+        on_image = regard.show(weights, image=image, grid=(3, 4))
+        assert title(on_image, head=0) == "weights · head 0 · from patch (1, 2)"
+        assert title(on_image, head=0, query=1) == "weights · head 0 · from patch (0, 1)"
+        assert title(on_image, title="Mine") == "Mine"
+        classed = regard.show(weights[:, :7, :7].softmax(-1), image=image, grid=(2, 3))
+        assert title(classed, head=1) == "weights · head 1 · query 0"
+        in_text = regard.show(weights, image=image, tokens=list("ab"), segments=[("text", 2), ("image", (2, 5))])
+        assert title(in_text, head=0) == "weights · head 0 · from b"
+        assert title(in_text, head=0, query=3) == "weights · head 0 · from patch (0, 1)"
+
+    def test_a_figure_of_heads_is_as_wide_as_asked_and_does_not_stretch_the_plane(self):
+        from regard.training import HeadTrajectory
+
+        names = tuple("abcde")
+        center, sharpness = torch.randn(2, 4, 2) * torch.tensor([1.0, 9.0]), torch.rand(2, 4)
+        heads = HeadTrajectory((0, 9), names, (6, 9), (center,) * 5, (sharpness,) * 5)
+        figure = _static_figure.figure(regard.show(heads).payload, width=3.4)
+        assert figure.get_size_inches()[0] == pytest.approx(3.4)
+        assert [panel.get_title() for panel in figure.axes if panel.axison] == list(names)
+        figure.draw_without_rendering()
+        for panel in figure.axes[:5]:
+            steps = panel.transData.transform([(0, 0), (1, 0), (0, 1)])
+            assert steps[1, 0] - steps[0, 0] == pytest.approx(abs(steps[2, 1] - steps[0, 1]), rel=0.01)
 
     def test_a_head_that_looks_one_back_is_seen_in_a_figure_of_1500_tokens(self, tmp_path):
         from PIL import Image

@@ -151,10 +151,10 @@ export class SvgPen implements Pen {
     for (const [px, py] of points.slice(1)) this.path += `A${n(rx)} ${n(ry)} ${n(degrees)} 0 ${sweep} ${n(px)} ${n(py)}`;
   }
 
-  fill() { this.emit(`<path d="${this.path}" fill="${paint(this.state.fillStyle)}"${this.alpha("fill")}`, "/>"); }
+  fill() { this.emit(`<path d="${this.path}" ${this.paint("fill")}`, "/>"); }
   stroke() { this.emit(`<path d="${this.path}" fill="none"${this.line()}`, "/>"); }
   fillRect(x: number, y: number, width: number, height: number) {
-    this.emit(`<rect ${box(x, y, width, height)} fill="${paint(this.state.fillStyle)}"${this.alpha("fill")}`, "/>");
+    this.emit(`<rect ${box(x, y, width, height)} ${this.paint("fill")}`, "/>");
   }
   strokeRect(x: number, y: number, width: number, height: number) {
     this.emit(`<rect ${box(x, y, width, height)} fill="none"${this.line()}`, "/>");
@@ -166,10 +166,10 @@ export class SvgPen implements Pen {
     this.state.clip = id;
   }
   fillText(text: string, x: number, y: number) {
-    const { textAlign, textBaseline, fillStyle, font } = this.state;
+    const { textAlign, textBaseline, font } = this.state;
     const shift = (BASELINE[textBaseline] ?? 0) * fontSize(font);
     const place = `x="${n(x)}" y="${n(y + shift)}" text-anchor="${ANCHOR[textAlign]}"`;
-    const looks = `style="font:${escape(font)}" fill="${paint(fillStyle)}"${this.alpha("fill")} xml:space="preserve"`;
+    const looks = `style="font:${escape(font)}" ${this.paint("fill")} xml:space="preserve"`;
     this.emit(`<text ${place} ${looks}`, `>${escape(text)}</text>`);
   }
   measureText(text: string): { width: number } {
@@ -204,14 +204,17 @@ export class SvgPen implements Pen {
     const m = this.state.matrix;
     return m.every((x, i) => x === FRESH.matrix[i]) ? "" : ` transform="matrix(${m.map(n).join(" ")})"`;
   }
-  private alpha(what: "fill" | "stroke"): string {
-    return this.state.globalAlpha === 1 ? "" : ` ${what}-opacity="${n(this.state.globalAlpha)}"`;
+  /** The color and its opacity apart: readers of SVG 1.1 know neither "rgb(1 2 3 / 0.5)" nor "#01020380". */
+  private paint(what: "fill" | "stroke"): string {
+    const [color, opacity] = apart(this.state[`${what}Style`]);
+    const whole = opacity * this.state.globalAlpha;
+    return `${what}="${color}"${whole === 1 ? "" : ` ${what}-opacity="${n(whole)}"`}`;
   }
   private line(): string {
-    const { strokeStyle, lineWidth, lineCap, lineJoin, dashes } = this.state;
+    const { lineWidth, lineCap, lineJoin, dashes } = this.state;
     const more = dashes.length ? ` stroke-dasharray="${dashes.map(n).join(" ")}"` : "";
     const ends = `${lineCap === "butt" ? "" : ` stroke-linecap="${lineCap}"`}${lineJoin === "miter" ? "" : ` stroke-linejoin="${lineJoin}"`}`;
-    return ` stroke="${paint(strokeStyle)}" stroke-width="${n(lineWidth)}"${ends}${more}${this.alpha("stroke")}`;
+    return ` ${this.paint("stroke")} stroke-width="${n(lineWidth)}"${ends}${more}`;
   }
   private emit(open: string, close: string) {
     const element = open + this.transform() + close;
@@ -223,12 +226,12 @@ const n = (x: number) => String(Math.round(x * 1000) / 1000);
 const box = (x: number, y: number, w: number, h: number) => `x="${n(x)}" y="${n(y)}" width="${n(w)}" height="${n(h)}"`;
 const fontSize = (font: string) => Number(/([\d.]+)px/.exec(font)?.[1] ?? 10);
 
-/** SVG 1.1 readers do not know "rgb(1 2 3 / 0.5)". */
-function paint(style: string): string {
-  const parts = /^rgb\((\d+) (\d+) (\d+)(?: \/ ([\d.]+))?\)$/.exec(style);
-  if (!parts) return escape(style);
-  const [, r, g, b, alpha] = parts;
-  return alpha === undefined ? `rgb(${r},${g},${b})` : `rgba(${r},${g},${b},${alpha})`;
+/** A color without its opacity, and the opacity. */
+function apart(style: string): [string, number] {
+  const [, r, g, b, alpha = "1"] = /^rgb\((\d+) (\d+) (\d+)(?: \/ ([\d.]+))?\)$/.exec(style) ?? [];
+  if (r !== undefined) return [`rgb(${r},${g},${b})`, Number(alpha)];
+  const [, color, end] = /^(#[0-9a-f]{6})([0-9a-f]{2})$/i.exec(style) ?? [];
+  return color === undefined ? [escape(style), 1] : [color, parseInt(end, 16) / 255];
 }
 
 export function escape(text: string): string {

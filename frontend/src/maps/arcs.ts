@@ -1,6 +1,7 @@
 // A map as arcs: from each query token, on the left, to its key tokens, on the right.
 
 import type { Draw, Size } from "../core/canvas";
+import { css } from "../core/color";
 import type { Pen } from "../core/pen";
 import type { Theme } from "../core/theme";
 import { fitted } from "./atlas";
@@ -20,6 +21,8 @@ export interface ArcState {
   axes: [query: string, key: string];
   /** Several heads at once, each with its own weights; the table is then their mean. */
   heads: HeadArcs[] | null;
+  /** Weights may be negative: the arcs of one map then have the colors of their signs. */
+  signed: boolean;
   /** Draw only arcs between these tokens. */
   span?: Span | null;
 }
@@ -42,8 +45,14 @@ interface Column {
   height: number;
 }
 
-/** Opacity of the mark behind a label: proportional to the weight, and faint enough to read the letters. */
-export const tint = (theme: Theme, weight: number): string => `${theme.hover}${Math.round(255 * 0.55 * Math.min(1, Math.max(0, weight))).toString(16).padStart(2, "0")}`;
+/** The color of a sign, as on heat maps. */
+const ofSign = (theme: Theme, weight: number) => theme.signed(weight < 0 ? 0.12 : 0.88);
+
+/** The mark behind a label: its opacity is proportional to the weight, and faint enough to read the letters. */
+export function tint(theme: Theme, weight: number, signed: boolean): string {
+  const opacity = 0.55 * Math.min(1, Math.abs(weight));
+  return signed ? css(ofSign(theme, weight), opacity) : `${theme.hover}${Math.round(255 * opacity).toString(16).padStart(2, "0")}`;
+}
 
 export const arcHeight = (table: Table) => (): number => {
   const count = Math.max(table.queries.length, table.keys.length, 1);
@@ -106,8 +115,10 @@ export function drawArcs(state: ArcState): Draw {
       pen.strokeStyle = state.heads ? line.color : active && !state.over ? theme.accent : theme.hover;
       pen.setLineDash(state.heads ? line.dash : []);
       const some = (q: number, k: number, from: number, strong: boolean) => {
-        const weight = Math.abs(weights[q * count + k]);
-        if (weight > from && inSpan(state.span, q, k)) arc(q, k, weight / max, strong);
+        const [weight, size] = [weights[q * count + k], Math.abs(weights[q * count + k])];
+        if (size <= from || !inSpan(state.span, q, k)) return;
+        if (state.signed && !state.heads) pen.strokeStyle = css(ofSign(theme, weight));
+        arc(q, k, size / max, strong);
       };
       if (!active) for (let q = 0; q < table.queries.length; q++) for (let k = 0; k < count; k++) some(q, k, least, false);
       else if (active.q >= 0) for (let k = 0; k < count; k++) some(active.q, k, 0.002, true);
@@ -167,25 +178,25 @@ function tokens(
     const seen = labels.map((_, i) => i).filter((i) => y(i) >= TOP - tall && y(i) <= TOP + c.height + tall);
     for (const i of seen) {
       const strength = weight(i);
-      if (strength <= 0) continue;
-      pen.fillStyle = tint(theme, strength);
+      if (strength === 0) continue;
+      pen.fillStyle = tint(theme, strength, state.signed);
       pen.fillRect(from, y(i) - tall / 2, to - from, Math.max(1, tall - 1));
     }
     // Where rows are narrower than letters, the most important ones get a label first, if there is room.
     const every = Math.max(1, Math.ceil(11 / tall));
-    const rank = (i: number) => (i === chosen ? 2 : weight(i) > 0.02 ? weight(i) : i % every === 0 ? 0 : -1);
+    const rank = (i: number) => (i === chosen ? 2 : Math.abs(weight(i)) > 0.02 ? Math.abs(weight(i)) : i % every === 0 ? 0 : -1);
     const named: number[] = [];
     const order = every === 1 ? seen : seen.filter((i) => rank(i) >= 0).sort((i, j) => rank(j) - rank(i));
     for (const i of order) {
       if (every > 1 && named.some((at) => Math.abs(at - y(i)) < 10.5)) continue;
       named.push(y(i));
       const on = chosen === i;
-      const strength = weight(i);
+      const strength = Math.abs(weight(i));
       pen.fillStyle = on ? (state.over ? theme.hover : theme.accent) : theme.ink;
       pen.font = `${on ? 700 : 400} ${Math.min(14, Math.max(9, tall * 0.72))}px ${theme.font}`;
       pen.textAlign = left ? "right" : "left";
       const room = (left ? c.left : size.width - c.right) - 14;
-      const text = strength > 0.01 && room > 90 && (tall > 14 || strength > 0.02) ? `${isolated(labels[i])}  ${percent(strength)}` : labels[i];
+      const text = strength > 0.01 && room > 90 && (tall > 14 || strength > 0.02) ? `${isolated(labels[i])}  ${percent(weight(i))}` : labels[i];
       pen.fillText(fitted(pen, text, room), left ? c.left - 8 : c.right + 8, y(i));
     }
   };

@@ -214,7 +214,7 @@ function chips(pen: Pen, state: OverlayState, p: Places, names: string[], theme:
     const weight = row && i < about.prefix ? row[i] : 0;
     pen.fillStyle = theme.surface;
     pen.fillRect(chip.x, chip.y, chip.width, chip.height);
-    pen.fillStyle = tint(theme, weight);
+    pen.fillStyle = tint(theme, weight, state.shading.signed);
     pen.fillRect(chip.x, chip.y, chip.width, chip.height);
     const isQuery = asked === i && i < about.query_prefix;
     pen.strokeStyle = isQuery ? (state.pinned ? theme.accent : theme.hover) : theme.line;

@@ -128,15 +128,16 @@ export function drawLegend(pen: Pen, theme: Theme, shading: Shading, n: number, 
   pen.textBaseline = "top";
   const taken: [number, number][] = [];
   const marks = ticks(shading, n, most).map((mark) => ({ ...mark, at: shading.signed ? (mark.at + 1) / 2 : mark.at }));
-  // The marks for uniform attention (or for zero, between negative and positive) and for the ends come first; others fill the remaining room.
-  const rank = ({ at, text }: { at: number; text: string }) => (text.endsWith("uniform") || (shading.signed && text === "0") ? 0 : at > 0.99 ? 1 : at < 0.01 ? 2 : 3);
-  pen.textAlign = "left";
+  // The mark for uniform attention (or for zero, between negative and positive) comes first, then the ends; others fill the
+  // remaining room from outside, so that negative and positive marks are the same.
+  const rank = ({ at, text }: { at: number; text: string }) => (text.endsWith("uniform") || (shading.signed && text === "0") ? -1 : 0.5 - Math.abs(at - 0.5));
+  pen.textAlign = "center";
   for (const { at, text } of [...marks].sort((a, b) => rank(a) - rank(b))) {
-    const wide = pen.measureText(text).width;
+    const wide = pen.measureText(shading.signed && !text.startsWith("−") ? `−${text}` : text).width;
     const left = Math.max(x, Math.min(x + width - wide, x + at * width - wide / 2));
     pen.fillRect(x + Math.min(width - 1, at * width), y + 8, 1, 4);
     if (taken.some(([from, to]) => left < to + 5 && left + wide > from - 5)) continue;
-    pen.fillText(text, left, y + 13);
+    pen.fillText(text, left + wide / 2, y + 13);
     taken.push([left, left + wide]);
   }
 }

@@ -23,17 +23,25 @@ export function massOf(table: Table, span: Span): { mass: number; uniform: numbe
   const [[q0, q1], [k0, k1]] = [span.q ?? [0, table.queries.length - 1], span.k ?? [0, table.keys.length - 1]];
   let [mass, uniform] = [0, 0];
   for (let q = q0; q <= q1; q++) {
+    const sees = keysOf(table, q);
     let seen = 0;
     for (let k = k0; k <= k1; k++) {
-      const weight = table.weights[q * table.keys.length + k];
-      mass += weight;
-      // Masked keys are not recorded as such; their weight is 0.
-      if (weight !== 0 || table.visible[q] >= table.keys.length) seen++;
+      mass += table.weights[q * table.keys.length + k];
+      if (sees(table.keyAt[k])) seen++;
     }
     uniform += Math.min(1, seen / table.visible[q]);
   }
   const queries = q1 - q0 + 1;
   return { mass: mass / queries, uniform: uniform / queries, queries, keys: k1 - k0 + 1 };
+}
+
+/** Whether a query may see a key. It is known how many keys it sees: they are the first ones, unless others have weight. Then they
+ * are those that have some. */
+function keysOf({ matrix, columns, visible, queryAt }: Table, q: number): (key: number) => boolean {
+  const row = matrix.subarray(queryAt[q] * columns, (queryAt[q] + 1) * columns);
+  let last = columns - 1;
+  while (last >= 0 && row[last] === 0) last--;
+  return last >= 0 && last < visible[q] ? (key) => key < visible[q] : (key) => row[key] !== 0;
 }
 
 /** The marked tokens as text. */

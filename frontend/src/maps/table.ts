@@ -12,6 +12,9 @@ export interface Table {
   keyAt: number[];
   /** (queries · keys) */
   weights: Float32Array;
+  /** The whole map, also of the tokens that are not shown, with so many columns. */
+  matrix: Float32Array;
+  columns: number;
   max: number;
   /** For each query: how many keys it may see. */
   visible: Float32Array;
@@ -61,7 +64,7 @@ export function makeTable(
 ): Table {
   const shown = (labels: string[]) => labels.map((_, i) => i).filter((i) => !hide || !isSpecial(labels[i]));
   const [queryAt, keyAt] = [shown(queryLabels), shown(keyLabels)];
-  const about = { queries: queryAt.map((q) => visible(queryLabels[q])), keys: keyAt.map((k) => visible(keyLabels[k])), queryAt, keyAt, visible: Float32Array.from(queryAt, (q) => seeing?.[q] ?? columns) };
+  const about = { queries: queryAt.map((q) => visible(queryLabels[q])), keys: keyAt.map((k) => visible(keyLabels[k])), queryAt, keyAt, matrix, columns, visible: Float32Array.from(queryAt, (q) => seeing?.[q] ?? columns) };
   if (queryAt.length === queryLabels.length && keyAt.length === columns) {
     // All tokens are visible, so nothing is copied: large maps must be fast while the pointer moves.
     const weights = matrix.subarray(0, queryAt.length * columns);
@@ -84,17 +87,17 @@ export function makeTable(
   return { ...about, weights, max, hidden };
 }
 
-/** The largest entries of a row, best first. */
+/** The largest entries of a row, best first; weights with a sign by their size. */
 export function top(row: ArrayLike<number>, count: number): number[] {
-  const order = Array.from({ length: row.length }, (_, i) => i).sort((a, b) => row[b] - row[a]);
-  return order.slice(0, count).filter((i) => row[i] > 0);
+  const order = Array.from({ length: row.length }, (_, i) => i).sort((a, b) => Math.abs(row[b]) - Math.abs(row[a]));
+  return order.slice(0, count).filter((i) => row[i] !== 0);
 }
 
-/** The threshold that about `count` entries reach. */
+/** The threshold that the sizes of about `count` entries reach. */
 export function threshold(weights: Float32Array, max: number, count: number): number {
   if (weights.length <= count || max <= 0) return 0;
   const bins = new Uint32Array(1024);
-  for (let i = 0; i < weights.length; i++) bins[Math.min(1023, Math.floor((1024 * weights[i]) / max))]++;
+  for (let i = 0; i < weights.length; i++) bins[Math.min(1023, Math.floor((1024 * Math.abs(weights[i])) / max))]++;
   let seen = 0;
   for (let bin = 1023; bin >= 0; bin--) {
     seen += bins[bin];

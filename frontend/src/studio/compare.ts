@@ -46,6 +46,7 @@ export function Compare({ run, step, runs, value, onChange }: CompareProps): VNo
 interface Meta {
   layers: LayerAbout[];
   notes: string[];
+  tokens?: Record<string, string[]>;
   [name: string]: unknown;
 }
 
@@ -80,6 +81,12 @@ export function difference(a: Payload, b: Payload, name: string): Payload {
   const buffer = new Uint8Array(offset);
   parts.reduce((at, part) => (buffer.set(new Uint8Array(part.buffer, part.byteOffset, part.byteLength), at), at + part.byteLength), 0);
   const why = `the head that changes most (${(100 * opening.share).toPrecision(2)} % of the attention differs)`;
-  const meta = { ...left, layers, difference: true, rollout: false, notes: [...left.notes, `purple: more than ${name}; orange: less`], opening: { layer: opening.layer, head: opening.head, why } };
+  const meta = { ...left, layers, difference: true, rollout: false, notes: [...left.notes, ...otherTokens(left, right), `purple: more than ${name}; orange: less`], opening: { layer: opening.layer, head: opening.head, why } };
   return new Payload({ ...a.header, arrays, meta } as Header, buffer.buffer);
+}
+
+/** What the other network read or wrote, where that is not the same: a network's own answer is a part of its maps. */
+function otherTokens({ tokens: here = {} }: Meta, { tokens: there = {} }: Meta): string[] {
+  const differ = Object.keys(here).filter((name) => there[name]?.join(" ") !== here[name].join(" "));
+  return differ.length ? [`the other network has other tokens (${there[differ[0]]?.join(" ")}): weights are compared place by place`] : [];
 }

@@ -124,8 +124,7 @@ function Differences({ payload, rows, top, pooling, picked, onPick }: { payload:
       const about = payload.meta.layers[index];
       const [tall, wide] = [about.rows.length, about.columns.length];
       const color = colorsOf(theme, true);
-      const seen = new Float32Array(tall).fill(about.sides[0].keys);
-      const parts = about.heads.map((_, head) => shade(weightsOf(payload, index, head, 2), wide, seen, { scale: "uniform", top, signed: true }, pooling, { row: 0, column: 0, rows: tall, columns: wide }, ...room));
+      const parts = about.heads.map((_, head) => tableOf(payload, index, head, 2)).map(({ weights, visible }) => shade(weights, wide, visible, { scale: "uniform", top, signed: true }, pooling, { row: 0, column: 0, rows: tall, columns: wide }, ...room));
       made = makeStrip(about.heads.length, parts[0].rows, parts[0].columns, (head, row, column) => color(parts[head].data[row * parts[head].columns + column] ?? 0));
       strips.set(key, made);
     }

@@ -31,6 +31,8 @@ interface Meta {
   images: number;
   notes: string[];
   opening?: Opening;
+  /** Whether these are heat maps of words: sums over all heads of how much each patch looks at a word, as shares of its sum. */
+  word_maps: boolean;
 }
 
 type Direction = "from" | "to";
@@ -39,13 +41,14 @@ export function MixedView({ payload, host }: ViewProps): VNode {
   const meta = payload.meta as Meta;
   const layers = useMemo(() => layersOf(payload), [payload]);
   const [chosen, setChosen] = useState(() => startChoice(recalled(host, "mixed"), { layer: meta.opening?.layer ?? layers.length - 1, which: meta.opening?.head ?? 0 }));
-  const [direction, setDirection] = useState<Direction>("from");
+  const [turned, setTurned] = useState<Direction>("from");
   const [query, setQuery] = useState(() => startToken(meta, layers[0]));
   const [pinned, setPinned] = useState(false);
   const [over, setOver] = useState<number | null>(null);
   const [opacity, setOpacity] = useState(0.75);
   const picked = fitChoice(chosen, layers, false);
   const layer = layers[picked.layer];
+  const direction = !meta.word_maps ? turned : isWord(meta, query) ? "from" : "to";
   const row = useMemo(() => weightsOf(layer, picked.which, query, direction), [layer, picked.which, query, direction]);
   const shading: Shading = { scale: "uniform", top: useMemo(() => mostVisible(layers), [layers]), signed: meta.layers.some((about) => about.signed) };
   const at = layer.rowOf(query);
@@ -71,23 +74,26 @@ export function MixedView({ payload, host }: ViewProps): VNode {
     choose(picked.layer, (now + by + heads) % heads);
   };
   const move = (by: number) => (setQuery(Math.min(meta.tokens.length - 1, Math.max(0, query + by))), setPinned(true));
-  const keys: Key[] = [
-    { keys: ["ArrowLeft", "ArrowRight"], shown: "← →", means: "another token or patch", run: (key) => move(key === "ArrowRight" ? 1 : -1) },
+  const headKeys: Key[] = [
     { keys: ["[", "]"], means: "another head", run: (key) => step(key === "]" ? 1 : -1) },
     { keys: ["PageUp", "PageDown"], shown: "PgUp PgDn", means: "another layer", run: (key) => choose(picked.layer + (key === "PageDown" ? 1 : -1), picked.which) },
     { keys: ["m"], means: "mean over heads", run: () => choose(picked.layer, "mean") },
-    { keys: ["d"], means: "looks at, or is looked at by", run: () => setDirection(direction === "from" ? "to" : "from") },
+    { keys: ["d"], means: "looks at, or is looked at by", run: () => setTurned(direction === "from" ? "to" : "from") },
+  ];
+  const keys: Key[] = [
+    { keys: ["ArrowLeft", "ArrowRight"], shown: "← →", means: "another token or patch", run: (key) => move(key === "ArrowRight" ? 1 : -1) },
+    ...(meta.word_maps ? [] : headKeys),
     { keys: ["Escape"], shown: "Esc", means: "clear the selection", run: () => setPinned(false) },
   ];
   const words = wordsOf(meta);
   const pictures = meta.segments.filter((segment) => segment.grid !== null);
-  const controls = html`
+  const controls = html`${meta.word_maps ? null : html`
     <${Select} label="layer" value=${String(picked.layer)} options=${layers.map((one, i) => [String(i), one.about.name])} onChange=${(value: string) => choose(Number(value), picked.which)} />
     <${Select} label="head" value=${String(picked.which)} options=${headOptions(layer, false)} onChange=${(value: string) => choose(picked.layer, asWhich(value))} />
-    <${Choices} label="the token" value=${direction} options=${[["from", "Looks at"], ["to", "Is looked at by"]]} onChange=${setDirection} />
+    <${Choices} label="the token" value=${direction} options=${[["from", "Looks at"], ["to", "Is looked at by"]]} onChange=${setTurned} />`}
     ${meta.images ? html`<${Slider} label="strength" value=${opacity} min=${0} max=${1} step=${0.05} text=${`${Math.round(100 * opacity)} %`} onInput=${setOpacity} />` : null}
   `;
-  const opened = meta.opening && picked.layer === meta.opening.layer && picked.which === meta.opening.head && !pinned;
+  const opened = !meta.word_maps && meta.opening && picked.layer === meta.opening.layer && picked.which === meta.opening.head && !pinned;
   return html`<${Frame}
     name="mixed"
     title="Text and image attention"
@@ -95,7 +101,7 @@ export function MixedView({ payload, host }: ViewProps): VNode {
     host=${host}
     keys=${keys}
     controls=${controls}
-    hint="Point at a patch or a word to see where it looks; a click keeps it."
+    hint=${meta.word_maps ? "Point at a word to see which patches look at it, or at a patch to see its words; a click keeps it." : "Point at a patch or a word to see where it looks; a click keeps it."}
     footer=${html`<${Residuals} layers=${meta.layers} current=${picked.layer} notes=${meta.notes} />`}
   >
     <div class="rg-beside rg-image">
@@ -228,7 +234,7 @@ export function weightsOf(layer: Layer, which: ReturnType<typeof asWhich>, token
 /** The last captured word, which can attend to all tokens before it. */
 function startToken(meta: Meta, layer: Layer): number {
   const rows = layer.about.rows ?? Array.from({ length: layer.queries }, (_, i) => i);
-  const words = rows.filter((row) => meta.segments.some((one) => !one.grid && row >= one.start && row < one.start + one.count));
+  const words = rows.filter((row) => isWord(meta, row));
   return words[words.length - 1] ?? rows[rows.length - 1];
 }
 
@@ -240,18 +246,22 @@ function grayImage(payload: Payload<Meta>, number: number): HTMLCanvasElement {
   });
 }
 
+const isWord = ({ segments }: Pick<Meta, "segments">, token: number): boolean => segments.some((one) => !one.grid && token >= one.start && token < one.start + one.count);
+
 function describe(meta: Meta, layer: Layer, which: ReturnType<typeof asWhich>, query: number, row: Float32Array | null, direction: Direction, over: number | null): string {
-  const head = typeof which === "number" ? `head ${layer.about.heads[which]}` : "mean over heads";
+  const head = meta.word_maps ? "" : typeof which === "number" ? ` · head ${layer.about.heads[which]}` : " · mean over heads";
   const name = (token: number) => {
     const pictures = meta.segments.filter((one) => one.grid);
     const number = pictures.findIndex((one) => token >= one.start && token < one.start + one.count);
     return number < 0 ? quoted(visible(meta.tokens[token])) : `patch ${meta.tokens[token]}${pictures.length > 1 ? ` of image ${number + 1}` : ""}`;
   };
-  const start = `${layer.about.name} · ${head} · ${name(query)}`;
+  const start = `${layer.about.name}${head} · ${name(query)}`;
   if (!row) return `${start} · not captured`;
-  const verb = direction === "from" ? "looks at" : "is looked at by";
-  if (over !== null && over !== query && over < row.length) return `${start} ${verb} ${name(over)} ${percent(row[over])}`;
+  // The rows of word maps are words, which patches look at.
+  const verb = (direction === "from") !== meta.word_maps ? "looks at" : "is looked at by";
+  const isPair = over !== null && over !== query && over < row.length && !(meta.word_maps && isWord(meta, over) === isWord(meta, query));
+  if (isPair) return `${start} ${verb} ${name(over)} ${percent(row[over])}`;
   const onImages = meta.segments.filter((one) => one.grid).reduce((sum, one) => sum + row.subarray(one.start, one.start + one.count).reduce((a, b) => a + b, 0), 0);
   const best = top(row, 2).map((token) => `${name(token)} ${percent(row[token])}`);
-  return `${start} ${verb} ${best.join(", ") || "nothing"}${direction === "from" ? ` · ${percent(onImages)} on ${meta.images > 1 ? "images" : "the image"}` : ""}`;
+  return `${start} ${verb} ${best.join(", ") || "nothing"}${direction === "from" && !meta.word_maps ? ` · ${percent(onImages)} on ${meta.images > 1 ? "images" : "the image"}` : ""}`;
 }

@@ -35,7 +35,7 @@ export function Main({ mode, table, heads, shading, pooling, noun, view, over, p
   const theme = useTheme();
   const paint = useMemo(() => painter(table, shading, pooling, theme), [table, shading.scale, shading.top, shading.signed, pooling, theme]);
   const safe = { table, view: inside(view, table), over, pinned: pinned !== null && pinned < table.queries.length ? pinned : null, axes, span };
-  const draw = mode === "heat" ? drawHeat({ ...safe, paint, shading }) : drawArcs({ ...safe, heads });
+  const draw = mode === "heat" ? drawHeat({ ...safe, paint, shading }) : drawArcs({ ...safe, heads, signed: shading.signed });
   const at = mode === "heat" ? cellAt : tokenAt;
   const find = (x: number, y: number, size: Size) => at(table, safe.view, x, y, size);
   const point = (x: number, y: number, _: unknown, size: Size) => {

@@ -126,7 +126,7 @@ def weight_segments(
     *,
     images: Sequence[Tensor | None],
     title: str = "",
-    width: float = 2 * COLUMN,
+    width: float | None = None,
     most: int = 16,
 ) -> Figure:
     """The weights of one query in a sequence of text and images: a panel for each image, and bars for words.
@@ -137,17 +137,22 @@ def weight_segments(
         visible: how many keys the query may see.
         images: the pictures themselves, drawn below the weights.
         title: the title of the figure.
-        width: the width of the figure, in inches.
+        width: the width of the figure, in inches; default: one column for one panel, else two.
     """
     panels = len(pictures) + bool(text)
+    width = COLUMN * min(2, panels) if width is None else width
     figure, found = new_figure(1, panels, width=width / panels, height=width / panels + 0.6)
+    signed = any(bool((weights < 0).any()) for weights in pictures)
     shown = None
     for panel, weights, image in zip(found, pictures, images, strict=False):
         box = (-0.5, weights.shape[1] - 0.5, weights.shape[0] - 0.5, -0.5)
         if image is not None:
             panel.imshow(image.float().mean(-1).numpy(), extent=box, aspect="auto", cmap="gray", vmin=0, vmax=255)
         places = scale_position(plain(weights) * visible, float(visible))
-        shown = paint(panel, places, extent=box, alpha=1.0 if image is None else 0.7)
+        shown = paint(panel, places, signed, extent=box, alpha=1.0 if image is None else 0.7)
+        # As tall as the image is for its width, or with square patches.
+        tall, wide = weights.shape if image is None else image.shape[:2]
+        panel.set_aspect(tall / wide * weights.shape[1] / weights.shape[0])
         panel.set_xticks([])
         panel.set_yticks([])
     if text:
@@ -159,7 +164,7 @@ def weight_segments(
         found[-1].set_xlabel("attention in %", fontsize=7)
         found[-1].tick_params(axis="x", labelsize=6)
     if shown is not None:
-        add_color_bar(figure, list(found[: len(pictures)]), shown, float(visible), False, title)
+        add_color_bar(figure, list(found[: len(pictures)]), shown, float(visible), signed, title)
     elif title:
         add_title(figure, title)
     return figure

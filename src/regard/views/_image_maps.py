@@ -67,7 +67,8 @@ def _placed(sheet: Sheet, grid: Sequence[int] | None, prefix: int | None) -> She
 def as_pixels(image: Any, sample: int = 0) -> Tensor:
     """An image in any common format as bytes, ``(height, width, 3)``.
 
-    Floats in [0, 1] are used as they are; others (normalized images) are rescaled from their minimum and maximum.
+    Whole numbers lie in [0, 255]. Floats in [0, 1] are used as they are; others (normalized images) are rescaled from their
+    minimum and maximum.
 
     >>> as_pixels(torch.rand(3, 4, 5)).shape
     torch.Size([4, 5, 3])
@@ -94,7 +95,7 @@ def as_pixels(image: Any, sample: int = 0) -> Tensor:
     if pixels.shape[0] not in (1, 3, 4):
         raise ValueError(f"image has {pixels.shape[0]} channels, but must have 1 (gray), 3 (red, green, blue) or 4")
     pixels = pixels[:3] if pixels.shape[0] == 4 else pixels
-    whole = not pixels.is_floating_point()
+    whole = not pixels.is_floating_point() and pixels.dtype != torch.bool
     pixels = pixels.detach().float().cpu()
     if not bool(pixels.isfinite().all()):
         raise ValueError("image must be finite, but contains NaN or infinity")
@@ -117,7 +118,7 @@ def _tensor(image: Any) -> Tensor:
     if hasattr(image, "convert") and hasattr(image, "tobytes"):  # PIL, without needing it
         colors = image.convert("RGB")
         flat = torch.frombuffer(bytearray(colors.tobytes()), dtype=torch.uint8)
-        return flat.reshape(colors.height, colors.width, 3)
+        return flat.reshape(colors.height, colors.width, 3).permute(2, 0, 1)  # a low image is none of 3 or 4 channels
     try:
         return torch.as_tensor(image)
     except (TypeError, ValueError, RuntimeError) as error:

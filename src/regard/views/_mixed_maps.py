@@ -31,6 +31,7 @@ def payload(maps: Maps, segments: Any, *, image: Any = None, tokens: Any = None,
         "images": len(pixels),
         "notes": notes(maps, left_out),
         "opening": opening([sheet.about for sheet in shown]),
+        "word_maps": False,
     }
     return Payload("mixed", meta, {**arrays(shown), **{f"image{i}": each for i, each in enumerate(pixels)}})
 
@@ -94,6 +95,10 @@ def word_payload(words: WordMaps, *, image: Any = None, sample: int = 0) -> Payl
     weights = torch.cat([torch.zeros(count, count), shares.float().cpu()], 1)[None, None]
     record = AttentionRecord.given(weights, "all layers and steps", rows=tuple(range(count)))
     maps = Maps([Map("all layers and steps", [record])])
-    maps.notes = [f"sum of {words.maps} maps: the parts of the picture that look at each word"]
+    maps.notes = [
+        f"sum of {words.maps} maps: how much each patch looks at a word, as a share of what the whole picture gives to it"
+    ]
     segments = [("text", count), ("image", (rows, columns))]
-    return payload(maps, segments, image=image, tokens=list(words.tokens), sample=sample)
+    made = payload(maps, segments, image=image, tokens=list(words.tokens), sample=sample)
+    made.meta["word_maps"] = True
+    return made

@@ -13,6 +13,7 @@ from regard.views._payload import Payload
 
 FORMATS = (".svg", ".pdf", ".png")
 OPTIONS = ("layer", "head", "query", "width", "pool")
+NARROWEST = 1.4  # inches of a panel of heads
 
 
 def check_options(options: dict[str, Any]) -> None:
@@ -49,10 +50,10 @@ def figure(
         payload: the view's data.
         layer: a name or an index; default: the layer of the most structured head.
         head: its number, or ``"mean"``; default: the most structured one.
-        query: on an image, the number of the query; default: the first.
+        query: on an image, the number of the query; default: the one that the page opens on.
         width: in inches; default: one column.
         pool: what a cell of a large map shows, ``"largest"`` or ``"mass"``; default: mass for an overview, else the largest.
-        title: default: the layer and the head.
+        title: default: the layer and the head, and on an image the query.
     """
     size: dict[str, Any] = {} if width is None else {"width": float(width)}
     if pool is not None and payload.view not in ("compare", "long", "tokens"):
@@ -71,17 +72,21 @@ def figure(
     weights, name = _weights(payload, number, layer, head)
     seen = payload.arrays.get(f"visible{number}")
     visible = seen if isinstance(seen, Tensor) else torch.full((about["queries"],), about["visible"])
-    words = f"{about['name']} · {name}" if title is None else title
+    of_words = payload.meta.get("word_maps", False)  # sums over all heads
+    words = about["name"] if of_words else f"{about['name']} · {name}"
+    options = size if title is None else {"title": title, **size}
     if payload.view == "mixed":
-        return _mixed(payload, about, weights, visible, query, words, size)
+        return _mixed(payload, about, weights, visible, query, words, options)
     if payload.view == "image":
-        return _on_image(payload, about, weights, visible, query, words, size)
+        return _on_image(payload, about, weights, visible, query, words, options)
     _check_all_queries(query)
     lists = payload.meta["tokens"]
     rows = about["rows"] or range(about["queries"])
     asks, reads = (None if about[side] is None else lists[about[side]] for side in ("asks", "reads"))
     queries = [str(row) if asks is None else asks[row] for row in rows]
-    return weight_map(weights, visible, queries=queries, keys=reads, title=words, pool=pool or "largest", **size)
+    return weight_map(
+        weights, visible, queries=queries, keys=reads, pool=pool or "largest", **{"title": words, **options}
+    )
 
 
 def _layer(layers: list[dict[str, Any]], asked: int | str | None, opening: int) -> int:
@@ -155,46 +160,56 @@ def _long(
 
 
 def _on_image(
-    payload: Payload, about: dict[str, Any], weights: Tensor, visible: Tensor, query: int | None, words: str, size: Any
+    payload: Payload,
+    about: dict[str, Any],
+    weights: Tensor,
+    visible: Tensor,
+    query: int | None,
+    words: str,
+    options: Any,
 ) -> Figure:
-    rows = about["rows"] or list(range(about["queries"]))
-    asked = rows[0] if query is None else query
-    if asked not in rows:
-        raise ValueError(f"query must be one of the {len(rows)} captured, up to {rows[-1]}, got {asked}")
-    at = rows.index(asked)
+    grid, prefix = about["query_grid"], about["query_prefix"]
+    usual = 0 if prefix else grid[0] // 2 * grid[1] + grid[1] // 2
+    asked, at = _row_of(about, query, [usual])
     patches = weights[at, about["prefix"] :].reshape(about["grid"])
-    place = None
-    if about["query_grid"] is not None and asked >= about["query_prefix"]:
-        place = divmod(asked - about["query_prefix"], about["query_grid"][1])
+    place = None if asked < prefix else divmod(asked - prefix, grid[1])
     image = payload.arrays.get("image")
     shown = image if isinstance(image, Tensor) else None
-    mark = place if about["query_grid"] == about["grid"] else None
-    return weight_image(patches, int(visible[at]), image=shown, query=mark, title=f"{words} · query {asked}", **size)
+    mark = place if grid == about["grid"] else None
+    title = f"{words} · query {asked}" if place is None else f"{words} · from patch {place}"
+    return weight_image(patches, int(visible[at]), image=shown, query=mark, **{"title": title, **options})
+
+
+def _row_of(about: dict[str, Any], query: int | None, usual: list[int]) -> tuple[int, int]:
+    """The number of the query that was asked for, or of the last usual one that was captured; and its row."""
+    rows = about["rows"] or list(range(about["queries"]))
+    asked = next((row for row in reversed(usual) if row in rows), rows[0]) if query is None else query
+    if asked not in rows:
+        raise ValueError(f"query must be one of the {len(rows)} captured, up to {rows[-1]}, got {asked}")
+    return asked, rows.index(asked)
 
 
 def _mixed(
-    payload: Payload, about: dict[str, Any], weights: Tensor, visible: Tensor, query: int | None, words: str, size: Any
+    payload: Payload,
+    about: dict[str, Any],
+    weights: Tensor,
+    visible: Tensor,
+    query: int | None,
+    words: str,
+    options: Any,
 ) -> Figure:
     """The weights of one query, on each picture and among the words."""
-    rows = about["rows"] or list(range(about["queries"]))
-    asked = rows[-1] if query is None else query
-    if asked not in rows:
-        raise ValueError(f"query must be one of the {len(rows)} captured, up to {rows[-1]}, got {asked}")
-    row, names = weights[rows.index(asked)], payload.meta["tokens"]
-    segments = payload.meta["segments"]
-    grids = [(each["start"], each["grid"]) for each in segments if each["grid"] is not None]
-    pictures = [row[start : start + grid[0] * grid[1]].reshape(grid) for start, grid in grids]
+    names, segments, of_words = (payload.meta[name] for name in ("tokens", "segments", "word_maps"))
+    texts, grids = ([each for each in segments if (each["grid"] is None) == is_text] for is_text in (True, False))
+    places = [place for each in texts for place in range(each["start"], each["start"] + each["count"])]
+    asked, at = _row_of(about, query, places)
+    row = weights[at]
+    pictures = [row[each["start"] : each["start"] + each["count"]].reshape(each["grid"]) for each in grids]
     images = [payload.arrays.get(f"image{number}") for number in range(len(pictures))]
-    at = [
-        place
-        for each in segments
-        if each["grid"] is None
-        for place in range(each["start"], each["start"] + each["count"])
-    ]
-    text = [(names[place], float(row[place])) for place in at if place < len(row)]
+    text = [] if of_words else [(names[place], float(row[place])) for place in places if place < len(row)]
     shown = [image if isinstance(image, Tensor) else None for image in images]
-    title = f"{words} · from {plain_label(names[asked])}"
-    return weight_segments(pictures, text, int(visible[rows.index(asked)]), images=shown, title=title, **size)
+    title = f"{words} · {'' if of_words else 'from '}{'' if asked in places else 'patch '}{plain_label(names[asked])}"
+    return weight_segments(pictures, text, int(visible[at]), images=shown, **{"title": title, **options})
 
 
 def _compared(
@@ -244,28 +259,34 @@ def _compared_labels(side: dict[str, Any], text: list[str] | None) -> list[list[
 def _heads(payload: Payload, title: str | None, width: float = 3.4) -> Figure:
     """Where the heads of each layer look at the last step, and how they got there."""
     layers = payload.meta["layers"]
-    made, panels = new_figure(
-        1, len(layers), width=max(width / len(layers), 1.4), height=max(width / len(layers), 1.4) + 0.4
-    )
-    for number, (panel, about) in enumerate(zip(panels, layers, strict=True)):
+    columns = max(1, min(len(layers), int(width / NARROWEST)))
+    side = width / columns
+    made, panels = new_figure(math.ceil(len(layers) / columns), columns, width=side, height=side)
+    for panel in panels[len(layers) :]:
+        panel.set_axis_off()
+    for number, (panel, about) in enumerate(zip(panels, layers, strict=False)):
         center = payload.arrays[f"center{number}"]
         if not isinstance(center, Tensor):
             raise TypeError(f"center{number} must be a tensor, got {describe(center)}")
+        plane = about["axes"] == 2
         for head in range(center.shape[1]):
             path = center[:, head].double()
             across = path[:, -1]
-            down = path[:, 0] if about["axes"] == 2 else torch.full_like(across, head)
+            down = path[:, 0] if plane else torch.full_like(across, head)
             color = COLORS[head % len(COLORS)]
             panel.plot(across.numpy(), down.numpy(), color=color, linewidth=0.6, alpha=0.6)
             panel.plot(across[-1:].numpy(), down[-1:].numpy(), "o", color=color, markersize=3)
-            panel.annotate(str(about.get("numbers", range(center.shape[1]))[head]), (across[-1], down[-1]), fontsize=5)
+            name = str(about.get("numbers", range(center.shape[1]))[head])
+            panel.annotate(name, (across[-1], down[-1]), (2, 2), textcoords="offset points", fontsize=5)
         panel.axhline(0, color=GRAY, linewidth=0.4)
         panel.axvline(0, color=GRAY, linewidth=0.4)
         panel.invert_yaxis()
-        tidy(panel, title=about["name"], x="columns away", y="rows away" if about["axes"] == 2 else "head")
-        panel.title.set_fontsize(7)
-        panel.xaxis.label.set_fontsize(7)
-        panel.yaxis.label.set_fontsize(7)
+        tidy(panel, title=about["name"], x="columns away", y="rows away" if plane else "head")
+        if plane:
+            panel.set_aspect("equal", adjustable="datalim")  # a column is as wide as a row is high
+        for text in (panel.title, panel.xaxis.label, panel.yaxis.label):
+            text.set_fontsize(7)
+        panel.tick_params(labelsize=6)
     if title:
         add_title(made, title)
     return finish(made, None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from torch import Tensor
@@ -74,14 +75,13 @@ def _is_list(tokens: Any) -> bool:
 
 
 def _patches(sheet: Sheet, lists: dict[str, list[str]]) -> tuple[str | None, str | None]:
-    """Names by position, for tokens with a known grid and without a text."""
+    """Names by position, for tokens of images and videos with a known grid and without a text."""
     layout = sheet.found.latest.layout if sheet.over_tokens else None
-    if layout is None or len(layout.grid) != 2 or layout.tokens != sheet.about["keys"]:
+    if layout is None or len(layout.grid) < 2 or layout.tokens != sheet.about["keys"]:
         return None, None
-    rows, columns = layout.grid
-    name = f"{layout.prefix} + {rows} × {columns}"
+    name = f"{layout.prefix} + {' × '.join(map(str, layout.grid))}"
     prefix = ["[class]", *(f"[prefix{number}]" for number in range(1, layout.prefix))][: layout.prefix]
-    lists[name] = prefix + [f"({row}, {column})" for row in range(rows) for column in range(columns)]
+    lists[name] = prefix + [f"({', '.join(map(str, place))})" for place in product(*map(range, layout.grid))]
     return name if sheet.self_attention else None, name
 
 
