@@ -21,10 +21,10 @@ def count_nodes(*axis, tolerance):
 
 
 def interpolated_rows(targets, alpha, size, count):
-    """The axis matrix that ``count`` nodes give, in float64."""
-    axis = WideAxis(targets, size, count, "native", (0, 0))
-    basis = axis.basis(torch.float64, torch.float64)
-    weights = axis.weights(basis, torch.zeros(1, dtype=torch.float64), torch.tensor([alpha], dtype=torch.float64))
+    """The axis matrix that ``count`` nodes give, in the dtype of targets."""
+    axis, dtype = WideAxis(targets, size, count, "native", (0, 0)), targets.dtype
+    basis = axis.basis(dtype, dtype)
+    weights = axis.weights(basis, torch.zeros(1, dtype=dtype), torch.tensor([alpha], dtype=dtype))
     return weights @ basis.polynomials
 
 
@@ -107,8 +107,28 @@ def test_polynomials_of_low_degree_are_reproduced():
     keys = torch.arange(31, dtype=torch.float64)
     scale = basis.sums.sum() / 31
     for degree in range(6):
-        found = (basis.nodes / 30) ** degree @ basis.polynomials / scale
+        found = ((basis.whole + basis.fraction) / 30) ** degree @ basis.polynomials / scale
         torch.testing.assert_close(found, (keys / 30) ** degree, atol=1e-13, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("size", "deviations"), [(40_000, 60.0), (3000, 20.0), (2001, 1.0)])
+def test_long_axes_lose_no_digits_of_the_coordinates(size, deviations, dtype):
+    alpha = torch.tensor((deviations / size) ** 2 / 2, dtype=torch.float32).item()
+    targets = torch.tensor([0.0, 7.3, size / 3, size - 20.0, size - 1.0], dtype=torch.float32)
+    count = count_nodes(alpha, 0.0, size - 1.0, 0, size - 1, tolerance=torch.finfo(dtype).eps / 2)
+    assert count < size / 2
+    exact = axis_matrix(targets[None].double(), torch.tensor([alpha], dtype=torch.float64), size)
+    found = interpolated_rows(targets.to(dtype), alpha, size, count)
+    most = 4 if dtype is torch.float32 else 40
+    assert (found - exact).abs().sum(-1).max() < most * torch.finfo(dtype).eps
+
+
+def test_a_long_axis_may_need_many_nodes():
+    """They take less memory than whole matrices or windows, 80 GB here."""
+    center, sharpness = torch.zeros(1, 1), torch.tensor([(60 / 100_000) ** 2 / 2])
+    plan = plan_for(center, sharpness, (100_000,))
+    assert plan.heads[0].nodes == (256,), plan
 
 
 def wide(grid, heads=3, dtype=torch.float64, spread=1.0, value_heads=None, batch=2):

@@ -13,15 +13,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.functional import kernels
-from regard.functional._axis import Border, Targets, build_dtype, nearest_scores, nearest_steps
+from regard.functional._axis import Border, Targets, build_dtype, nearest_steps
 from regard.functional._call import GaussianCall
-from regard.functional._interpolation import MOST_NUMBERS, NodeBasis, node_basis, nodes_needed
+from regard.functional._interpolation import NodeBasis, node_basis, nodes_needed
 from regard.functional._mix import HeadGroup
 from regard.support.checks import is_exporting, is_transformed, under_autocast
 from regard.support.tensor_cache import TensorCache, constant
 
 # Interpolation is used if twice its nodes, over all axes, are at most this share of what matrices or windows would read.
 NODE_SHARE = {"cpu": 0.75, "cuda": 0.5}
+MOST_NUMBERS = 2**24  # entries of a basis on a GPU: beyond this many, its memory matters
 ON_CHIP = 128  # up to this length of an axis, a GPU's kernels keep all its weights on the chip
 
 
@@ -79,9 +80,12 @@ def _if_paying(call: GaussianCall, needed: Sequence[int], window: Sequence[int |
     reads = sum(size if width is None else width for size, width in zip(call.grid, window, strict=True))
     keys = [size + sum(padding) for size, padding in zip(call.grid, call.padding, strict=True)]
     nodes = tuple(min(_rounded(count), most) for count, most in zip(needed, keys, strict=True))
-    if 2 * sum(nodes) > share * reads or any(a * b > MOST_NUMBERS for a, b in zip(nodes, keys, strict=True)):
-        return None
-    return nodes
+    return nodes if 2 * sum(nodes) <= share * reads and _fits(call, nodes, keys) else None
+
+
+def _fits(call: GaussianCall, nodes: Sequence[int], keys: Sequence[int]) -> bool:
+    """Whether the bases fit into memory: on a CPU whole matrices and windows take more, on a GPU they are not stored."""
+    return call.center.device.type == "cpu" or all(a * b <= MOST_NUMBERS for a, b in zip(nodes, keys, strict=True))
 
 
 def _rounded(count: int) -> int:
@@ -115,8 +119,8 @@ class WideAxis(NamedTuple):
         self, basis: NodeBasis, center: Float[Tensor, " heads"], sharpness: Float[Tensor, " heads"]
     ) -> Float[Tensor, "heads outputs nodes"]:
         """G: what each output takes from each node."""
-        scores = nearest_scores(Targets.of(self.coordinates, center), sharpness, basis.nodes, *self.ends)
-        weights = scores.exp()
+        steps, shift = self._steps(basis, center)
+        weights = (-sharpness[:, None, None] * (steps * (steps + 2 * shift))).exp()
         return weights / (weights @ basis.sums).unsqueeze(-1)
 
     def derivatives(
@@ -124,10 +128,15 @@ class WideAxis(NamedTuple):
     ) -> tuple[Float[Tensor, "heads outputs nodes"], Float[Tensor, "heads outputs nodes"]]:
         """Of these weights, by center and by sharpness: a score −α m (m + 2e), with m = node − nearest key and e = nearest key −
         target, has the derivatives 2αm and −m (m + 2e), and weights are normalized."""
-        steps, shift = nearest_steps(Targets.of(self.coordinates, center), basis.nodes, *self.ends)
+        steps, shift = self._steps(basis, center)
         by_center, by_sharpness = 2 * sharpness[:, None, None] * steps, -(steps * (steps + 2 * shift))
         found = [weights * (by - ((weights * by) @ basis.sums).unsqueeze(-1)) for by in (by_center, by_sharpness)]
         return found[0], found[1]
+
+    def _steps(self, basis: NodeBasis, center: Tensor) -> tuple[Tensor, Tensor]:
+        """From the key nearest to each target to the nodes, and from the target to this key."""
+        steps, shift = nearest_steps(Targets.of(self.coordinates, center), basis.whole, *self.ends)
+        return steps + basis.fraction, shift
 
     @property
     def ends(self) -> tuple[int, int]:
