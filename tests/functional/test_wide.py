@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.functional import HeadPlan, axis_matrix, gaussian_attention, plan_for
 from regard.functional._interpolation import _least_sum, node_basis, nodes_needed
@@ -21,10 +23,10 @@ def count_nodes(*axis, tolerance):
 
 
 def interpolated_rows(targets, alpha, size, count):
-    """The axis matrix that ``count`` nodes give, in float64."""
-    axis = WideAxis(targets, size, count, "native", (0, 0))
-    basis = axis.basis(torch.float64, torch.float64)
-    weights = axis.weights(basis, torch.zeros(1, dtype=torch.float64), torch.tensor([alpha], dtype=torch.float64))
+    """The axis matrix that ``count`` nodes give, in the dtype of targets."""
+    axis, dtype = WideAxis(targets, size, count, "native", (0, 0)), targets.dtype
+    basis = axis.basis(dtype, dtype)
+    weights = axis.weights(basis, torch.zeros(1, dtype=dtype), torch.tensor([alpha], dtype=dtype))
     return weights @ basis.polynomials
 
 
@@ -107,8 +109,28 @@ def test_polynomials_of_low_degree_are_reproduced():
     keys = torch.arange(31, dtype=torch.float64)
     scale = basis.sums.sum() / 31
     for degree in range(6):
-        found = (basis.nodes / 30) ** degree @ basis.polynomials / scale
+        found = ((basis.whole + basis.fraction) / 30) ** degree @ basis.polynomials / scale
         torch.testing.assert_close(found, (keys / 30) ** degree, atol=1e-13, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("size", "deviations"), [(40_000, 60.0), (3000, 20.0), (2001, 1.0)])
+def test_long_axes_lose_no_digits_of_the_coordinates(size, deviations, dtype):
+    alpha = torch.tensor((deviations / size) ** 2 / 2, dtype=torch.float32).item()
+    targets = torch.tensor([0.0, 7.3, size / 3, size - 20.0, size - 1.0], dtype=torch.float32)
+    count = count_nodes(alpha, 0.0, size - 1.0, 0, size - 1, tolerance=torch.finfo(dtype).eps / 2)
+    assert count < size / 2
+    exact = axis_matrix(targets[None].double(), torch.tensor([alpha], dtype=torch.float64), size)
+    found = interpolated_rows(targets.to(dtype), alpha, size, count)
+    most = 4 if dtype is torch.float32 else 40
+    assert (found - exact).abs().sum(-1).max() < most * torch.finfo(dtype).eps
+
+
+def test_a_long_axis_may_need_many_nodes():
+    """They take less memory than whole matrices or windows, 80 GB here."""
+    center, sharpness = torch.zeros(1, 1), torch.tensor([(60 / 100_000) ** 2 / 2])
+    plan = plan_for(center, sharpness, (100_000,))
+    assert plan.heads[0].nodes == (256,), plan
 
 
 def wide(grid, heads=3, dtype=torch.float64, spread=1.0, value_heads=None, batch=2):
@@ -216,10 +238,50 @@ def test_auto_interpolates_wide_heads_on_the_cpu(monkeypatch):
     grid, inputs = (90, 80), wide((90, 80), dtype=torch.float32)
     calls = []
     original = torch.bmm
-    monkeypatch.setattr(torch, "bmm", lambda *args: calls.append(args[0].shape) or original(*args))
+    monkeypatch.setattr(
+        torch, "bmm", lambda *args, **options: calls.append(args[0].shape) or original(*args, **options)
+    )
     gaussian_attention(*inputs, grid)
     assert calls
     assert max(min(shape[1:]) for shape in calls) <= 30  # products with a few nodes, none with whole axes
+
+
+class LargestTensor(TorchDispatchMode):
+    """The most bytes that a tensor takes which an operation makes."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        for each in found if isinstance(found, tuple | list) else (found,):
+            if isinstance(each, torch.Tensor):
+                self.most = max(self.most, each.untyped_storage().nbytes())
+        return found
+
+
+@pytest.mark.parametrize("grid", [(2000,), (80, 60)])
+def test_the_matrices_of_heads_are_not_copied_for_each_item(grid):
+    most = []
+    for batch in (1, 32):
+        inputs = wide(grid, heads=2, dtype=torch.float32, spread=3.0, batch=batch)
+        plan = plan_for(*inputs[1:], grid)
+        assert plan.heads[0].nodes
+        out = gaussian_attention(*inputs, grid, plan=plan)
+        with LargestTensor() as seen:
+            gaussian_attention(*inputs, grid, plan=plan)
+            torch.autograd.grad(out, inputs, torch.ones_like(out))
+        most.append(seen.most)
+    assert most[1] <= max(most[0], out.nbytes), most
+
+
+def test_large_fake_tensors_have_no_memory_to_prepare():
+    grid = (3000, 1000)
+    center, sharpness = torch.zeros(1, 2), torch.full((1,), 1e-7)
+    plan = plan_for(center, sharpness, grid)
+    assert plan.heads[0].nodes
+    with FakeTensorMode():
+        fake = gaussian_attention(torch.empty(2, 1, 3_000_000, 2), torch.empty(1, 2), torch.empty(1), grid, plan=plan)
+    assert fake.shape == (2, 1, 3_000_000, 2)
 
 
 def test_a_plan_holds_until_a_wide_head_becomes_sharper_or_moves():

@@ -21,7 +21,10 @@ from torch import Tensor
 from regard.functional._axis import Border, fold
 from regard.support.tensor_cache import TensorCache
 
-MOST_NUMBERS = 2**24  # entries of a basis: beyond this many, its memory matters
+KEPT_NUMBERS = (
+    2**20
+)  # entries of a basis: those of more are made again for each call, which takes less time than their use
+AT_ONCE = {"cpu": 2**19, "cuda": 2**24}  # how many entries are made together
 FARTHEST = 1024  # how many lengths of an axis a target may lie outside: derivatives by sharpness grow with the distance
 
 
@@ -29,20 +32,25 @@ class NodeBasis(NamedTuple):
     """The interpolation of one axis. Its scale keeps numbers near one: it cancels where weights are normalized.
 
     Attributes:
-        places: ``(2, nodes)``, the coordinates of the nodes, and the sum of each ℓ_m over all keys, padding included.
+        places: ``(3, nodes)``, the coordinates of the nodes, as integers and fractions, because their sum would be rounded; and
+            the sum of each ℓ_m over all keys, padding included.
         polynomials: ``(nodes, inputs)``, ℓ_m at each input, with what lies on padding added to the input that it copies.
     """
 
-    places: Float[Tensor, "2 nodes"]
+    places: Float[Tensor, "3 nodes"]
     polynomials: Float[Tensor, "nodes inputs"]
 
     @property
-    def nodes(self) -> Float[Tensor, " nodes"]:
+    def whole(self) -> Float[Tensor, " nodes"]:
         return self.places[0]
 
     @property
-    def sums(self) -> Float[Tensor, " nodes"]:
+    def fraction(self) -> Float[Tensor, " nodes"]:
         return self.places[1]
+
+    @property
+    def sums(self) -> Float[Tensor, " nodes"]:
+        return self.places[2]
 
 
 def node_basis(
@@ -52,12 +60,15 @@ def node_basis(
     """The basis with this many nodes, its polynomials in ``dtype``, its nodes and sums in ``build``.
 
     >>> basis = node_basis(3, 5, "native", (0, 0), torch.float64, torch.float64, torch.device("cpu"))
-    >>> line = 2 * basis.nodes + 1                                # a polynomial is reproduced from its values at the nodes
+    >>> line = 2 * (basis.whole + basis.fraction) + 1             # a polynomial is reproduced from its values at the nodes
     >>> line @ basis.polynomials / (basis.sums.sum() / 5)
     tensor([1.0000, 3.0000, 5.0000, 7.0000, 9.0000], dtype=torch.float64)
     """
 
     key = (count, size, border, padding, dtype, device)
+    if count * size > KEPT_NUMBERS:
+        places, polynomials = _made(*key)
+        return NodeBasis(places.to(build), polynomials)
     places = _CACHE.get((*key, build), device, lambda: _made(*key)[0].to(build))
     polynomials = _CACHE.get(key, device, lambda: _made(*key)[1])
     return NodeBasis(places, polynomials)
@@ -69,28 +80,47 @@ _CACHE = TensorCache(128)
 def _made(
     count: int, size: int, border: Border, padding: tuple[int, int], dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Nodes and sums, ``(2, nodes)`` in float64, and the polynomials."""
-    nodes, exact = _polynomials(count, -padding[0], size - 1 + padding[1], device)
+    """Places in float64, and the polynomials."""
+    low, keys = -padding[0], size + sum(padding)
+    if count == keys:  # the nodes are the keys
+        nodes = torch.arange(count, dtype=torch.float64, device=device)
+        rounded = torch.eye(count, dtype=dtype, device=device)
+    else:
+        nodes, rounded = _rounded_polynomials(count, keys, count / size, dtype, device)
+    # Those of the right half are the mirror image of those of the left half.
+    whole, left = nodes.round(), count // 2
+    fraction = nodes - whole
+    whole[count - left :] = keys - 1 - whole[:left].flip(0)
+    fraction[count - left :] = -fraction[:left].flip(0)
     # The sums are those of the rounded polynomials, so that rounding does not change the sum of a row of weights.
-    rounded = (exact * (count / size)).to(dtype).double()
-    return torch.stack([nodes, rounded.sum(1)]), fold(rounded[None], size, border, padding[0])[0].to(dtype)
+    places = torch.stack([whole + low, fraction, rounded.sum(1, dtype=torch.float64)])
+    return places, fold(rounded.double()[None], size, border, padding[0])[0].to(dtype) if any(padding) else rounded
 
 
-def _polynomials(count: int, low: int, high: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Chebyshev nodes on ``low … high``, and the polynomials that are one at one of them and zero at the others, at all
-    integers there: ℓ_m(x) = (1/r) Σ_k (2 − [k = 0]) T_k(x_m) T_k(x), with T_k(cos φ) = cos kφ. With as many nodes as integers,
-    the nodes are these."""
-    middle, half = (low + high) / 2, (high - low) / 2
-    degree = torch.arange(count, dtype=torch.float64, device=device)
-    keys = torch.arange(low, high + 1, dtype=torch.float64, device=device)
-    if count == len(keys):
-        return keys, torch.eye(count, dtype=torch.float64, device=device)
-    angles = (2 * degree + 1) * (math.pi / (2 * count))
-    places = ((keys - middle) / max(half, 0.5)).clamp(-1, 1).acos()
-    factors = torch.full_like(degree, 2 / count)
-    factors[0] /= 2
-    at_nodes, at_keys = (degree[:, None] * angles).cos(), (degree[:, None] * places).cos()
-    return middle + half * angles.cos(), (at_nodes.T * factors) @ at_keys
+def _rounded_polynomials(
+    count: int, keys: int, scale: float, dtype: torch.dtype, device: torch.device
+) -> tuple[Float[Tensor, " nodes"], Float[Tensor, "nodes keys"]]:
+    r"""Chebyshev nodes on 0 … keys − 1, and the polynomials that are one at one of them and zero at the others, at all integers
+    there, scaled and rounded: :math:`\ell_m(x) = \frac{w_m}{x - x_m} / \sum_k \frac{w_k}{x - x_k}` with
+    :math:`w_m = (-1)^m \sin \varphi_m`.
+
+    Near an end nodes are so dense that distances from there are kept exact. The other half is the mirror image.
+    """
+    angles = (2 * torch.arange(count, dtype=torch.float64, device=device) + 1) * (math.pi / (2 * count))
+    nodes = (keys - 1) * (angles / 2).sin() ** 2
+    factors = angles.sin()
+    factors[1::2] *= -1
+    polynomials = torch.empty(count, keys, dtype=dtype, device=device)
+    half, step = (keys + 1) // 2, max(1, AT_ONCE.get(device.type, AT_ONCE["cuda"]) // count)
+    for start in range(0, half, step):
+        stop = min(start + step, half)
+        x = torch.arange(start, stop, dtype=torch.float64, device=device)
+        apart = x - nodes[:, None]
+        terms = factors[:, None] / torch.where(apart == 0, 1e-300, apart)  # at a node, nothing but its own term matters
+        found = (terms * (scale / terms.sum(0))).to(dtype)
+        polynomials[:, start:stop] = found
+        polynomials[:, keys - stop : keys - start] = found.flip(0, 1)
+    return nodes, polynomials
 
 
 def nodes_needed(

@@ -13,15 +13,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.functional import kernels
-from regard.functional._axis import Border, Targets, build_dtype, nearest_scores, nearest_steps
+from regard.functional._axis import Border, Targets, build_dtype, nearest_steps
 from regard.functional._call import GaussianCall
-from regard.functional._interpolation import MOST_NUMBERS, NodeBasis, node_basis, nodes_needed
+from regard.functional._interpolation import NodeBasis, node_basis, nodes_needed
 from regard.functional._mix import HeadGroup
+from regard.functional._node_products import Multiply, by_items, by_torch
 from regard.support.checks import is_exporting, is_transformed, under_autocast
 from regard.support.tensor_cache import TensorCache, constant
 
 # Interpolation is used if twice its nodes, over all axes, are at most this share of what matrices or windows would read.
 NODE_SHARE = {"cpu": 0.75, "cuda": 0.5}
+MOST_NUMBERS = 2**24  # entries of a basis on a GPU: beyond this many, its memory matters
 ON_CHIP = 128  # up to this length of an axis, a GPU's kernels keep all its weights on the chip
 
 
@@ -79,9 +81,12 @@ def _if_paying(call: GaussianCall, needed: Sequence[int], window: Sequence[int |
     reads = sum(size if width is None else width for size, width in zip(call.grid, window, strict=True))
     keys = [size + sum(padding) for size, padding in zip(call.grid, call.padding, strict=True)]
     nodes = tuple(min(_rounded(count), most) for count, most in zip(needed, keys, strict=True))
-    if 2 * sum(nodes) > share * reads or any(a * b > MOST_NUMBERS for a, b in zip(nodes, keys, strict=True)):
-        return None
-    return nodes
+    return nodes if 2 * sum(nodes) <= share * reads and _fits(call, nodes, keys) else None
+
+
+def _fits(call: GaussianCall, nodes: Sequence[int], keys: Sequence[int]) -> bool:
+    """Whether the bases fit into memory: on a CPU whole matrices and windows take more, on a GPU they are not stored."""
+    return call.center.device.type == "cpu" or all(a * b <= MOST_NUMBERS for a, b in zip(nodes, keys, strict=True))
 
 
 def _rounded(count: int) -> int:
@@ -115,8 +120,8 @@ class WideAxis(NamedTuple):
         self, basis: NodeBasis, center: Float[Tensor, " heads"], sharpness: Float[Tensor, " heads"]
     ) -> Float[Tensor, "heads outputs nodes"]:
         """G: what each output takes from each node."""
-        scores = nearest_scores(Targets.of(self.coordinates, center), sharpness, basis.nodes, *self.ends)
-        weights = scores.exp()
+        steps, shift = self._steps(basis, center)
+        weights = (-sharpness[:, None, None] * (steps * (steps + 2 * shift))).exp()
         return weights / (weights @ basis.sums).unsqueeze(-1)
 
     def derivatives(
@@ -124,10 +129,15 @@ class WideAxis(NamedTuple):
     ) -> tuple[Float[Tensor, "heads outputs nodes"], Float[Tensor, "heads outputs nodes"]]:
         """Of these weights, by center and by sharpness: a score −α m (m + 2e), with m = node − nearest key and e = nearest key −
         target, has the derivatives 2αm and −m (m + 2e), and weights are normalized."""
-        steps, shift = nearest_steps(Targets.of(self.coordinates, center), basis.nodes, *self.ends)
+        steps, shift = self._steps(basis, center)
         by_center, by_sharpness = 2 * sharpness[:, None, None] * steps, -(steps * (steps + 2 * shift))
         found = [weights * (by - ((weights * by) @ basis.sums).unsqueeze(-1)) for by in (by_center, by_sharpness)]
         return found[0], found[1]
+
+    def _steps(self, basis: NodeBasis, center: Tensor) -> tuple[Tensor, Tensor]:
+        """From the key nearest to each target to the nodes, and from the target to this key."""
+        steps, shift = nearest_steps(Targets.of(self.coordinates, center), basis.whole, *self.ends)
+        return steps + basis.fraction, shift
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -158,7 +168,7 @@ def wide_heads(
         for axis, (inputs, nodes, padding) in enumerate(zip(call.grid, group.nodes or (), call.padding, strict=True))
     )
     center, sharpness = center.to(build), sharpness.to(build)
-    if not _is_plain(value) or any(axis.coordinates.requires_grad for axis in axes):
+    if not _is_plain(value, center, sharpness) or any(axis.coordinates.requires_grad for axis in axes):
         return _plain(value, center, sharpness, axes)
     if kernels.usable_for_nodes(value, build):
         value = kernels.readable(value)
@@ -189,10 +199,11 @@ def _coordinates(call: GaussianCall, axis: int, dtype: torch.dtype) -> Float[Ten
     return _RANGES.get((size, dtype, device), device, lambda: torch.arange(size, dtype=dtype, device=device))
 
 
-def _is_plain(value: Tensor) -> bool:
-    """Whether autograd may call a function of ours: compilers and transforms understand plain operations alone."""
+def _is_plain(value: Tensor, *heads: Tensor) -> bool:
+    """Whether autograd may call a function of ours: compilers, transforms and subclasses understand plain operations alone."""
     compiled = torch.compiler.is_compiling() or is_exporting()
-    return not (compiled or is_transformed() or under_autocast(value))
+    known = all(type(x) in (Tensor, torch.nn.Parameter) for x in (value, *heads))
+    return known and not (compiled or is_transformed() or under_autocast(value))
 
 
 def _plain(value: Tensor, center: Tensor, sharpness: Tensor, axes: Sequence[WideAxis]) -> Tensor:
@@ -201,57 +212,40 @@ def _plain(value: Tensor, center: Tensor, sharpness: Tensor, axes: Sequence[Wide
         axis.weights(basis, center[:, a], sharpness[:, a]).to(value.dtype)
         for a, (axis, basis) in enumerate(zip(axes, bases, strict=True))
     ]
-    entered = _spread(_reduced(value, axes, bases), weights)
-    return _rows(weights[0], entered[0]).flatten(2, 3)
+    entered = _spread(_reduced(value, axes, bases, by_torch), weights, by_torch)
+    return _output(by_torch(weights[0], entered[0]), axes, value)
 
 
-def _reduced(value: Tensor, axes: Sequence[WideAxis], bases: Sequence[NodeBasis]) -> Tensor:
-    """Values at the nodes, ``(batch, value_heads, *nodes, width)``: what each polynomial of each axis takes from the tokens."""
-    batch, heads, _, width = value.shape
-    x = _rows(bases[0].polynomials.unsqueeze(0), value.unflatten(2, (axes[0].inputs, -1)))
-    before, others = batch * heads * axes[0].nodes, x.shape[3]
-    for axis, basis in zip(axes[1:], bases[1:], strict=True):
-        others //= axis.inputs
-        x = _times(basis.polynomials, x.reshape(before, axis.inputs, others * width))
+def _reduced(value: Tensor, axes: Sequence[WideAxis], bases: Sequence[NodeBasis], multiply: Multiply) -> Tensor:
+    """Values at the nodes: what each polynomial of each axis takes from the tokens, ``(batch, value_heads, …)``."""
+    batch, heads, behind, width = value.shape
+    x, before = value, 1
+    for axis, basis in zip(axes, bases, strict=True):
+        behind //= axis.inputs
+        x = multiply(basis.polynomials.unsqueeze(0), x.reshape(batch, heads, before, axis.inputs, behind * width))
         before *= axis.nodes
-    return x.reshape(batch, heads, *(axis.nodes for axis in axes), width)
+    return x.reshape(batch, heads, before, width)
 
 
-def _spread(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-    """From the values at the nodes, what enters the step of each axis, ``(batch, heads or 1, *nodes, others, width)``.
+def _spread(x: Tensor, weights: Sequence[Tensor], multiply: Multiply) -> list[Tensor]:
+    """From the values at the nodes, what enters the step of each axis, ``(batch, heads or 1, before, nodes, behind)``: before
+    are the nodes of other axes, behind the outputs of other axes with their channels.
 
     The last axis comes first, so that these are small. The step of the first axis, which gives the output, is left out."""
-    batch, width = x.shape[0], x.shape[-1]
-    nodes = [weight.shape[2] for weight in weights]
     entered: list[Tensor] = []  # compilers do not understand list[Tensor]()
-    others = 1
+    before, behind = x.shape[2:]
     for axis in reversed(range(len(weights))):
-        x = x.reshape(batch, x.shape[1], *nodes[: axis + 1], others, width)
+        _, outputs, nodes = weights[axis].shape
+        before //= nodes
+        x = x.reshape(*x.shape[:2], before, nodes, behind)
         entered.append(x)
         if axis:
-            x = _each_head(weights[axis], x.flatten(-2))
-            others *= weights[axis].shape[1]
+            x, behind = multiply(weights[axis], x), behind * outputs
     return entered[::-1]
 
 
-def _times(matrix: Tensor, x: Tensor) -> Tensor:
-    """``matrix @ x[i]`` for every item i, without copies of either."""
-    return torch.bmm(matrix.expand(x.shape[0], -1, -1), x)
-
-
-def _each_head(matrix: Float[Tensor, "heads _ _"], x: Tensor) -> Tensor:
-    """``matrix[h] @ x[b, h, …]``, with ``x`` ``(batch, heads or 1, …, rows, columns)``."""
-    return torch.matmul(matrix.reshape(len(matrix), *[1] * (x.ndim - 4), *matrix.shape[1:]), x)
-
-
-def _rows(matrix: Float[Tensor, "_ rows steps"], x: Float[Tensor, "batch _ steps others width"]) -> Tensor:
-    """``matrix[h] @ x[b, h]``, where a single matrix serves all heads, and a single head of x all matrices."""
-    flat = x.flatten(3)
-    if len(matrix) == 1:
-        mixed = _times(matrix[0], flat.flatten(0, 1)).unflatten(0, x.shape[:2])
-    else:
-        mixed = torch.matmul(matrix, flat)
-    return mixed.unflatten(3, x.shape[3:])
+def _output(x: Tensor, axes: Sequence[WideAxis], value: Tensor) -> Tensor:
+    return x.reshape(*x.shape[:2], math.prod(len(axis.coordinates) for axis in axes), value.shape[3])
 
 
 class _ByProducts(torch.autograd.Function):
@@ -265,11 +259,11 @@ class _ByProducts(torch.autograd.Function):
             axis.weights(basis, center[:, a], sharpness[:, a])
             for a, (axis, basis) in enumerate(zip(axes, bases, strict=True))
         ]
-        weights = [each.to(value.dtype) for each in kept]
-        entered = _spread(_reduced(value, axes, bases), weights)
+        weights, multiply = [each.to(value.dtype) for each in kept], _multiply(value)
+        entered = _spread(_reduced(value, axes, bases, multiply), weights, multiply)
         ctx.axes, ctx.bases = axes, bases
         ctx.save_for_backward(value, center, sharpness, *kept, *entered)
-        return _rows(weights[0], entered[0]).flatten(2, 3)
+        return _output(multiply(weights[0], entered[0]), axes, value)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -277,44 +271,44 @@ class _ByProducts(torch.autograd.Function):
         axes, bases, needs = ctx.axes, ctx.bases, ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():
             return *_plain_gradient((value, center, sharpness), axes, needs, grad), None
-        weights, entered = rest[: len(axes)], rest[len(axes) :]
+        weights, entered, multiply = rest[: len(axes)], rest[len(axes) :], _multiply(value)
         x, by_heads = grad, torch.zeros(2, *center.shape, dtype=center.dtype, device=center.device)
-        others = grad.shape[2]
-        for a, (axis, basis, weight) in enumerate(zip(axes, bases, weights, strict=True)):
-            others //= weight.shape[1]
-            x = x.reshape(*x.shape[: a + 2], weight.shape[1], others * grad.shape[3])
+        for a, (axis, basis, weight, known) in enumerate(zip(axes, bases, weights, entered, strict=True)):
+            x = x.reshape(*x.shape[:2], known.shape[2], weight.shape[1], known.shape[4])
             if not (needs[1] or needs[2]):
-                x = _each_head(weight.to(x.dtype).mT, x)
+                x = multiply(weight.to(x.dtype).mT, x)
                 continue
-            derivatives = torch.stack(axis.derivatives(basis, center[:, a], sharpness[:, a], weight))
-            scale = by_heads.new_ones(2, 1)
-            if x.dtype is torch.float16:  # it holds numbers of up to 65,504 alone
-                scale = derivatives.abs().amax((2, 3)).clamp_min(1e-30)
-            three = torch.cat([weight.unsqueeze(0), derivatives / scale[..., None, None]]).to(x.dtype)
-            parts = _each_head(three.permute(1, 0, 3, 2).flatten(1, 2), x).unflatten(-2, (3, -1))
-            x = parts.select(-3, 0)
-            known = entered[a].flatten(-2).to(center.dtype)
+            derivatives = axis.derivatives(basis, center[:, a], sharpness[:, a], weight)
+            three = torch.cat([weight, *derivatives], 2).to(x.dtype)
+            parts = multiply(three.mT, x).unflatten(3, (3, -1))
+            x = parts.select(3, 0)
             # Weights sum to one, so a constant in the values changes nothing; without it, less is rounded.
+            known = known.to(center.dtype)
             known = known - (basis.sums / basis.sums.sum()).unsqueeze(-1) * known.sum(-2, keepdim=True)
             for i in range(2):
-                found = parts.select(-3, i + 1).to(center.dtype) * known
-                by_heads[i, :, a] = found.transpose(0, 1).flatten(1).sum(1) * scale[i]
-        by_value = _by_tokens(x, value, axes, bases) if needs[0] else None
+                found = parts.select(3, i + 1).to(center.dtype) * known
+                by_heads[i, :, a] = found.transpose(0, 1).flatten(1).sum(1)
+        by_value = _by_tokens(x, value, axes, bases, multiply) if needs[0] else None
         return by_value, by_heads[0] if needs[1] else None, by_heads[1] if needs[2] else None, None
 
 
-def _by_tokens(x: Tensor, value: Tensor, axes: Sequence[WideAxis], bases: Sequence[NodeBasis]) -> Tensor:
+def _multiply(value: Tensor) -> Multiply:
+    return by_items if value.device.type == "cpu" else by_torch
+
+
+def _by_tokens(
+    x: Tensor, value: Tensor, axes: Sequence[WideAxis], bases: Sequence[NodeBasis], multiply: Multiply
+) -> Tensor:
     """The gradient by the values, from that by the values at the nodes: the transpose of :func:`_reduced`."""
     batch, heads, _, width = value.shape
-    x = x.reshape(batch, x.shape[1], math.prod(axis.nodes for axis in axes), width)
+    before, behind = math.prod(axis.nodes for axis in axes), width
+    x = x.reshape(batch, x.shape[1], before, width)
     x = x.sum(1, keepdim=True) if heads == 1 else x
-    others = 1
-    for a in reversed(range(1, len(axes))):
-        before = batch * heads * math.prod(axis.nodes for axis in axes[:a])
-        x = _times(bases[a].polynomials.mT, x.reshape(before, axes[a].nodes, others * width))
-        others *= axes[a].inputs
-    x = x.reshape(batch, heads, axes[0].nodes, others, width)
-    return _rows(bases[0].polynomials.mT.unsqueeze(0), x).flatten(2, 3)
+    for axis, basis in zip(reversed(axes), reversed(bases), strict=True):
+        before //= axis.nodes
+        x = multiply(basis.polynomials.mT.unsqueeze(0), x.reshape(batch, heads, before, axis.nodes, behind))
+        behind *= axis.inputs
+    return x.reshape(value.shape)
 
 
 def _plain_gradient(

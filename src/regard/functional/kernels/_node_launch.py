@@ -70,7 +70,7 @@ class WideLaunches:
 
         Args:
             coordinates: of the queries of each axis.
-            places: ``(2, nodes)`` of each axis: the coordinates of nodes, and the sums of their polynomials.
+            places: ``(3, nodes)`` of each axis, as in :class:`regard.functional._interpolation.NodeBasis`.
             polynomials: ``(nodes, inputs)`` of each axis, in :attr:`dtypes`.
         """
         form = self.form

@@ -15,22 +15,23 @@ def node_weights(
     BM: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
     """``weights`` is (3, heads, outputs, nodes): the weights of nodes, and their derivatives by center and by sharpness.
-    ``places`` is (2, nodes): the nodes' coordinates, and the sums of their polynomials. Keys lie from ``low`` to ``high``;
-    ``c_axis`` and ``s_axis`` are where the axis begins in centers and sharpness. Targets are kept as integer and fraction
-    and scores are relative to the nearest key, as in ``regard.functional._axis``."""
+    ``places`` is (3, nodes): the nodes' coordinates as integers and fractions, and the sums of their polynomials. Keys lie from
+    ``low`` to ``high``; ``c_axis`` and ``s_axis`` are where the axis begins in centers and sharpness. Targets are kept as
+    integer and fraction and scores are relative to the nearest key, as in ``regard.functional._axis``."""
     head = tl.program_id(1)
     o, m = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BR)
     query = tl.load(coordinates + o, o < outputs, 0.0)
     delta = tl.load(center + head * c_head + c_axis).to(tl.float32)
     alpha = tl.load(sharpness + head * s_head + s_axis).to(tl.float32)
     known = m < nodes
-    node, total = tl.load(places + m, known, 0.0), tl.load(places + nodes + m, known, 0.0)
+    node, rest = tl.load(places + m, known, 0.0), tl.load(places + nodes + m, known, 0.0)
+    total = tl.load(places + 2 * nodes + m, known, 0.0)
     whole_query, whole = tl.floor(query + 0.5), tl.floor(delta + 0.5)
     fraction = (query - whole_query) + (delta - whole)
     target = whole_query + whole
     nearest = tl.minimum(tl.maximum(target + tl.floor(fraction + 0.5), low * 1.0), high * 1.0)
     shift = (nearest - target) - fraction
-    step = node[None, :] - nearest[:, None]
+    step = (node[None, :] - nearest[:, None]) + rest[None, :]
     square = step * (step + 2.0 * shift[:, None])
     weight = tl.where(known[None, :], tl.exp(-alpha * square), 0.0)
     weight = weight / tl.sum(weight * total[None, :], 1)[:, None]
@@ -111,8 +112,8 @@ def gather_rows(
     # the first nodes in every program, as the same constant must be left out of all nodes.
     first = tl.arange(0, BR)
     some = tl.load(start_of + (first.to(tl.int64) * e_node)[:, None], inside[None, :] & (first < nodes)[:, None], 0.0)
-    constant = tl.sum(some.to(tl.float32), 0) / tl.sum(tl.load(places + nodes + first, first < nodes, 0.0), 0)
-    known -= tl.load(places + nodes + m, m < nodes, 0.0)[:, None] * constant[None, :]
+    constant = tl.sum(some.to(tl.float32), 0) / tl.sum(tl.load(places + 2 * nodes + first, first < nodes, 0.0), 0)
+    known -= tl.load(places + 2 * nodes + m, m < nodes, 0.0)[:, None] * constant[None, :]
     place = item * x_item + head * x_head + (m.to(tl.int64) * x_node)[:, None]
     tl.store(x + (place + (other.to(tl.int64) * x_other + channel)[None, :]), mixed.to(x.dtype.element_ty), kept)
     programs = tl.num_programs(0) * tl.num_programs(2)
