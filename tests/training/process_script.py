@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from streamed_photos import STREAMED, note_rows, streamed_recipe, use
-from toy_training import ToyTask, toy_recipe
+from toy_training import ToyNetwork, ToyTask, toy_recipe
 
 import regard
 from regard.training import MuonSettings
@@ -18,6 +18,7 @@ CASES = {
     "unequal": {"task": ToyTask(unequal=True), "accumulate": 3, "clip": 0.5, "average": 0.9},
     "muon": {"optimizer": MuonSettings(1e-2, matrix_learning_rate=0.02)},
     "uneven": {"accumulate": 6},  # more parts than a process has samples
+    "statistics": {"network": ToyNetwork(batch_norm=True), "average": 0.5},  # each process has its own
 }
 
 

@@ -56,7 +56,8 @@ def measure_run(run: Run, *, which: int | str, accelerator: str, batch_size: int
     checkpoint = run.checkpoint(which)
     if have_images_changed(recipe, checkpoint.state):
         say(
-            f"note: the images at {getattr(task, 'data', '')} have changed since the training; those of now are measured"
+            f"note: the images at {getattr(task, 'data', '')} have changed since the training, or were renamed; those of now are "
+            "measured"
         )
     network = run.network_of(checkpoint, fabric.device)
 
