@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -11,7 +12,7 @@ from streamed_photos import STREAMED, note_rows, streamed_recipe, use
 from toy_training import ToyNetwork, ToyTask, toy_recipe
 
 import regard
-from regard.training import MuonSettings
+from regard.training import MuonSettings, _train
 
 CASES = {
     "plain": {},
@@ -28,6 +29,13 @@ def main(folder):
         regard.train(toy_recipe(epochs=6, **case), folder=folder / name, accelerator="cpu", tensorboard=False)
     # Broken off and resumed: as many processes read the checkpoint and go on together.
     broken_off(toy_recipe(epochs=6), folder / "resumed", save_every=10, last=24)
+    # The second process looks at the folder late, when the first one could have copied the checkpoint to it.
+    choose = _train.choose_folder
+    _train.choose_folder = lambda *arguments: time.sleep(torch.distributed.get_rank()) or choose(*arguments)
+    regard.train(
+        toy_recipe(epochs=6), folder=folder / "copied", resume=folder / "plain", accelerator="cpu", tensorboard=False
+    )
+    _train.choose_folder = choose
     # Images that are streamed from the disk, undisturbed and broken off in the middle of the second epoch.
     use(STREAMED["mapped"])
     photos = streamed_recipe(folder / "photos")

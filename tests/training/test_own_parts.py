@@ -1,6 +1,7 @@
 """Networks and optimizers of a user's own, which need not look like ours."""
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,12 +9,15 @@ import pytest
 import torch
 from torch import nn
 
+from regard.cli import main
 from regard.training import (
     MuonSettings,
     NetworkSettings,
     OptimizerSettings,
     SGDSettings,
+    Task,
     TrainingInterrupted,
+    evaluate_run,
     score,
     start_fabric,
 )
@@ -146,3 +150,38 @@ def test_lazy_modules_that_were_called_once_train_and_are_found_again(train_toy)
         start_fabric(accelerator="cpu"), run.recipe.task, run.network(), run.recipe.task.examples("validation", "cpu")
     )
     assert math.isclose(found.loss, run.summary["validation_loss"], rel_tol=1e-6)
+
+
+@dataclass(frozen=True)
+class Measuring(Task):
+    """The toy task with metrics of its own."""
+
+    returned: str = "perplexity"
+
+    metric_names = {"accuracy": "test accuracy", "perplexity": "perplexity"}  # noqa: RUF012
+
+    def examples(self, split, device):
+        return toy_task().examples(split, device)
+
+    def outcome(self, network, batch):
+        return toy_task().outcome(network, batch)
+
+    def metrics(self, network, examples, accuracy):
+        return {self.returned: torch.tensor(31.25)}
+
+
+def toy_task():
+    return sys.modules["toy_training"].ToyTask()
+
+
+def test_metrics_that_are_no_shares_are_shown_as_they_are(train_toy, capsys):
+    run = train_toy(task=Measuring())
+    assert main(["evaluate", str(run.folder), "--accelerator", "cpu"]) == 0
+    assert "     31.25  perplexity" in capsys.readouterr().out
+    assert run.evaluation["perplexity"] == 31.25
+
+
+def test_a_metric_that_is_announced_and_not_measured_is_named(train_toy, user_errors):
+    run = train_toy(task=Measuring("surprise"))
+    with pytest.raises(ValueError, match=r"Measuring\.metrics must return perplexity, which its metric_names announce"):
+        evaluate_run(run, accelerator="cpu")
