@@ -6,7 +6,14 @@ import threading
 
 import pytest
 
-from regard.support.files import DiskFullError, reporting_full_disk, sync_folder, write_atomic
+from regard.support.files import (
+    DiskFullError,
+    check_writable,
+    reporting_full_disk,
+    sync_folder,
+    write_atomic,
+    write_output,
+)
 
 
 def test_a_file_is_replaced_and_nothing_else_stays(tmp_path):
@@ -56,3 +63,23 @@ def test_other_errors_pass(tmp_path):
         raise PermissionError(errno.EACCES, "denied")
     with pytest.raises(DiskFullError, match=r"^the first report$"), reporting_full_disk(tmp_path, "report", 0):
         raise DiskFullError(errno.ENOSPC, "the first report")
+
+
+def test_what_a_user_names_is_replaced_unless_it_is_a_link_or_a_pipe(tmp_path):
+    plain, link, pipe = (tmp_path / name for name in ("plain", "link", "pipe"))
+    for path in (plain, plain):
+        write_output(path, "old")
+    link.symlink_to(plain)
+    os.mkfifo(pipe)
+    check_writable("--result", pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for path in (link, pipe):
+        write_output(path, "new")
+    assert (link.is_symlink(), plain.read_text()) == (True, "new")
+    assert (pipe.is_fifo(), os.read(reader, 9)) == (True, b"new")
+    os.close(reader)
+
+
+def test_an_error_names_the_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere/report\.html"):
+        write_atomic(tmp_path / "nowhere" / "report.html", "text")

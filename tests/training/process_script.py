@@ -2,22 +2,24 @@
 
 import shutil
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from streamed_photos import STREAMED, note_rows, streamed_recipe, use
-from toy_training import ToyTask, toy_recipe
+from toy_training import ToyNetwork, ToyTask, toy_recipe
 
 import regard
-from regard.training import MuonSettings
+from regard.training import MuonSettings, _train
 
 CASES = {
     "plain": {},
     "unequal": {"task": ToyTask(unequal=True), "accumulate": 3, "clip": 0.5, "average": 0.9},
     "muon": {"optimizer": MuonSettings(1e-2, matrix_learning_rate=0.02)},
     "uneven": {"accumulate": 6},  # more parts than a process has samples
+    "statistics": {"network": ToyNetwork(batch_norm=True), "average": 0.5},  # each process has its own
 }
 
 
@@ -27,6 +29,13 @@ def main(folder):
         regard.train(toy_recipe(epochs=6, **case), folder=folder / name, accelerator="cpu", tensorboard=False)
     # Broken off and resumed: as many processes read the checkpoint and go on together.
     broken_off(toy_recipe(epochs=6), folder / "resumed", save_every=10, last=24)
+    # The second process looks at the folder late, when the first one could have copied the checkpoint to it.
+    choose = _train.choose_folder
+    _train.choose_folder = lambda *arguments: time.sleep(torch.distributed.get_rank()) or choose(*arguments)
+    regard.train(
+        toy_recipe(epochs=6), folder=folder / "copied", resume=folder / "plain", accelerator="cpu", tensorboard=False
+    )
+    _train.choose_folder = choose
     # Images that are streamed from the disk, undisturbed and broken off in the middle of the second epoch.
     use(STREAMED["mapped"])
     photos = streamed_recipe(folder / "photos")

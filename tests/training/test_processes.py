@@ -148,6 +148,18 @@ def test_the_mean_is_over_all_targets_not_over_processes(two_processes, toy):
     assert first != pytest.approx(sum(loss / n for loss, n in zip(losses, counts, strict=True)) / 2, rel=100 * RTOL)
 
 
+def test_a_process_that_looks_at_the_folder_late_does_not_take_its_own_run_for_another(two_processes):
+    copied, plain = (regard.load_run(two_processes / name) for name in ("copied", "plain"))
+    assert copied.checkpoint().state["step"] == plain.checkpoint().state["step"]
+
+
+def test_the_score_is_that_of_the_saved_network_though_each_process_has_its_own_statistics(two_processes, toy):
+    run = regard.load_run(two_processes / "statistics")
+    examples = run.recipe.task.examples("validation", torch.device("cpu"))
+    found = regard.training.score(_fabric.start_fabric(accelerator="cpu"), run.recipe.task, run.network(), examples)
+    assert run.evaluations[-1]["validation_loss"] == pytest.approx(found.loss, rel=1e-6)
+
+
 class TestEngineModule:
     def test_it_is_found_on_its_own_or_as_part_of_lightning(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "lightning_fabric", None)

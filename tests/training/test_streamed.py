@@ -12,6 +12,7 @@ from regard.cli import main
 from regard.data import StreamedSet
 from regard.data.own_images import open_images
 from regard.support.checks import UnusableInputError
+from regard.training._fitting import have_images_changed
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +120,23 @@ def test_a_run_is_resumed_with_the_same_images_elsewhere_and_with_no_others(
         open_images.cache_clear()
         with pytest.raises(UnusableInputError, match=r"trained on other images.*then and now: 52 and 52"):
             regard.train(recipe, resume=True, **options)
+
+
+def test_a_run_is_not_resumed_with_renamed_images_since_others_would_be_held_out(streamed, photos, tmp_path):
+    def held_out(recipe):
+        return {image.numpy().tobytes() for image in recipe.task.data_set.validation.images}
+
+    run = regard.train(streamed.streamed_recipe(photos), folder=tmp_path / "run", accelerator="cpu", tensorboard=False)
+    state = run.checkpoint().state
+    renamed = streamed.streamed_recipe(shutil.copytree(photos, tmp_path / "renamed"))
+    for path in sorted((tmp_path / "renamed").glob("*/*/*.png")):
+        path.rename(path.with_name(f"photo-{path.name}"))
+    assert held_out(renamed) != held_out(run.recipe)
+    with pytest.raises(UnusableInputError, match=r"trained on other images.*, or they were renamed"):
+        regard.train(renamed, resume=True, folder=run.folder, accelerator="cpu", tensorboard=False)
+    assert have_images_changed(renamed, state)
+    del state["data"]["images"]["ranks"]  # as in older checkpoints
+    assert not have_images_changed(renamed, state)
 
 
 def test_there_may_be_no_test_image_to_measure_on(streamed, tmp_path):

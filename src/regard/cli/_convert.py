@@ -12,7 +12,7 @@ from regard.cli._moved_images import add_data_option, open_run
 from regard.convert import convert_network, load_converted, save_converted
 from regard.models import Pretrained
 from regard.support.checks import check_positive
-from regard.support.files import check_folder, check_writable
+from regard.support.files import check_folder, check_writable, write_output
 
 
 def run(arguments: list[str]) -> int:
@@ -62,7 +62,7 @@ def run(arguments: list[str]) -> int:
             before, after = model(example), converted(example)
         print(f"the output of the whole network differs by {apart(before, after)}")
     if options.json:
-        options.json.write_text(json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_output(options.json, json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n")
     if options.output and isinstance(model, Pretrained):
         save_converted(model, converted, report, options.output)
         print(f"saved to {options.output}; load it with regard.convert.load_converted({str(options.output)!r})")

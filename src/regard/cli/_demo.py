@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.support.files import check_folder
+from regard.support.files import check_folder, write_output
 
 MARKER = "demo.json"  # marks a folder that the demo may replace
 
@@ -52,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
         claim_section(rows, short),
     ]
     report = folder / "report.html"
-    report.write_text(page.story(story(trained), "regard demo", sections, "The run in numbers"), encoding="utf-8")
+    write_output(report, page.story(story(trained), "regard demo", sections, "The run in numbers"))
     print(f"\n{time.perf_counter() - begin:.0f} s in total. Open {report}")
     return 0
 

@@ -9,6 +9,7 @@ from typing import Any
 from regard.cli._moved_images import add_data_option, open_run
 from regard.support.checks import check_positive
 from regard.support.files import finite_numbers
+from regard.support.text import format_metric
 from regard.training import Run, measure_lengths, measure_run, save_evaluation
 
 
@@ -67,10 +68,13 @@ def _show(folder: Run, found: dict[str, Any]) -> None:
     print(f"{folder.recipe.name} in {folder.folder}, checkpoint {found['which']} (step {found['step']})")
     for name, words in task.metric_names.items():
         count = f" ({found['targets']:,} {task.target_name})" if name == "accuracy" else ""
-        print(f"  {found[name]:8.2%}  {words}{count}", flush=True)
+        print(f"  {format_metric(found[name]):>8}  {words}{count}", flush=True)
 
 
 def _show_lengths(folder: Run, by_length: dict[int, dict[str, float]]) -> None:
     for length, metrics in by_length.items():
         for name, value in metrics.items():
-            print(f"  {value:8.2%}  {folder.recipe.task.metric_names[name]}, in sentences of {length}", flush=True)
+            print(
+                f"  {format_metric(value):>8}  {folder.recipe.task.metric_names[name]}, in sentences of {length}",
+                flush=True,
+            )

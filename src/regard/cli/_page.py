@@ -7,6 +7,7 @@ from regard import figures
 from regard.analysis import importance, pruning_curve
 from regard.claims import TOPICS, Row, select
 from regard.claims.prose import inline_html
+from regard.support.text import format_metric
 from regard.training import Run
 from regard.training.tasks import Split
 from regard.views import training_view
@@ -57,7 +58,7 @@ def _measured(run: Run) -> list[tuple[str, Any]]:
     for name, words in task.metric_names.items():
         if isinstance(value := found.get(name), float):
             count = f" of {targets:,} {task.target_name}" if name == "accuracy" and isinstance(targets, int) else ""
-            rows.append((words, f"{value:.2%}{count}{where}"))
+            rows.append((words, f"{format_metric(value)}{count}{where}"))
     return rows
 
 

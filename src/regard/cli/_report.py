@@ -10,7 +10,7 @@ from regard import figures
 from regard.cli._moved_images import add_data_option, open_run
 from regard.cli._page import claim_section, needed_heads, run_sections
 from regard.data import MOST_BYTES, ImageRefusedError, decode_image
-from regard.support.files import check_writable
+from regard.support.files import check_writable, write_output
 from regard.support.reading import read_limited
 from regard.training import Run, load_run, sweep_lengths, write_sweep
 from regard.views import attention_view, page, run_views, story
@@ -84,7 +84,7 @@ def run_report(run: Run, output: Path | None, samples: int = 0) -> Path:
     title, heading = f"regard: {run.recipe.name}", "The run in numbers"
     content = page.story(story(run), title, sections, heading)
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(content, encoding="utf-8")
+    write_output(output, content)
     return output
 
 
@@ -114,7 +114,7 @@ def image_report(run: Run, image: Path, query: Sequence[int] | None, output: Pat
     payload = attention_view(seen)
     if payload is not None:
         sections.insert(0, page.Section(TITLES[payload.view], page.view(payload, payload.view)))
-    output.write_text(page.report(f"regard: {image.name} seen by {run.recipe.name}", sections), encoding="utf-8")
+    write_output(output, page.report(f"regard: {image.name} seen by {run.recipe.name}", sections))
     return output
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.support.files import check_folder, check_writable
+from regard.support.files import check_folder, check_writable, write_output
 
 if TYPE_CHECKING:
     from regard.claims import Claim, Row
@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
             print("--answers: no question has all of its claims among these, so no page is written", file=sys.stderr)
     for path, text in pages.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_output(path, text)
         print(f"page: {path}", file=sys.stderr)
     return 0 if found.agrees else 1
 

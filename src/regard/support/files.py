@@ -38,6 +38,8 @@ def check_writable(name: str, path: Path, endings: Sequence[str] = ()) -> None:
         raise UnusableInputError(f"{name} must be a file, but {path} is a folder")
     if endings and path.suffix.lower() not in endings:
         raise UnusableInputError(f"{name} must end in {' or '.join(endings)}, got {path}")
+    if path.exists() and not path.is_file():
+        return  # a pipe or a device
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
@@ -99,10 +101,23 @@ def write_atomic(path: Path, content: bytes | str) -> None:
     try:
         write_synced(aside, content.encode() if isinstance(content, str) else content)
         aside.replace(path)
-    except OSError:
+    except OSError as error:
         aside.unlink(missing_ok=True)
+        error.filename = str(path)  # a full disk names no file
         raise
     sync_folder(path.parent)
+
+
+def write_output(path: Path, content: str) -> None:
+    """Write a file that the user named, completely or not at all. A link, pipe or device such as ``/dev/stdout`` is not
+    replaced, but written to.
+
+    >>> write_output(Path("/dev/null"), "nothing")
+    """
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        path.write_text(content, encoding="utf-8")
+    else:
+        write_atomic(path, content)
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -66,6 +66,15 @@ def format_number(value: object) -> str:
 _SIZE = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([A-Za-z]*)\s*")
 
 
+def format_metric(value: float) -> str:
+    """A share from 0 to 1 in per cent; any other number, such as a perplexity, as it is.
+
+    >>> format_metric(0.9128), format_metric(31.25)
+    ('91.28%', '31.25')
+    """
+    return f"{value:.2%}" if 0 <= value <= 1 else f"{value:.4g}"
+
+
 def parse_size(size: str | int, name: str = "size") -> int:
     """A number of bytes, passed as an integer or as text with a unit. ``name`` is the argument's name in an error message.
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from regard.data import Loader
 from regard.support.checks import UnusableInputError
-from regard.training._fabric import total_over_processes
+from regard.training._fabric import share_buffers, total_over_processes
 from regard.training.tasks import Task, evaluation_mode
 
 
@@ -23,8 +23,9 @@ class Score(NamedTuple):
 def score(fabric: Any, task: Task, network: nn.Module, examples: Any, *, batch_size: int = 500) -> Score:
     """Loss and accuracy of ``network`` in evaluation mode over all ``examples``. The network's mode is restored afterwards.
 
-    Processes share the work and agree on the result. Their number changes it only by rounding.
+    Processes share the work and agree on the result, for the buffers of the first. Their number changes it only by rounding.
     """
+    share_buffers(fabric, network)
     size = fabric.world_size * max(1, batch_size // fabric.world_size)
     loader = Loader(
         examples, size, shuffle=False, drop_last=False, rank=fabric.global_rank, world_size=fabric.world_size

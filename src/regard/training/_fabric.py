@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 
 from regard.support.checks import check_choice, check_positive
 from regard.support.processes import PARENT, announce_parent, end_with_parent
@@ -105,6 +106,17 @@ def total_over_processes(fabric: Any, value: torch.Tensor) -> torch.Tensor:
         return value
     result: torch.Tensor = fabric.all_reduce(value, reduce_op="sum")
     return result
+
+
+def share_buffers(fabric: Any, network: nn.Module) -> None:
+    """Give all processes the first one's buffers: on CPUs each computes the statistics of BatchNorm from its own samples."""
+    if fabric.world_size == 1:
+        return
+    with torch.no_grad():
+        for buffer in network.buffers():
+            first = buffer.contiguous()
+            torch.distributed.broadcast(first, 0)
+            buffer.copy_(first)
 
 
 @contextmanager

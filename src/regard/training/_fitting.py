@@ -74,18 +74,21 @@ def has_comparable_images(recipe: Recipe, state: Mapping[str, Any]) -> bool:
 
 
 def have_images_changed(recipe: Recipe, state: Mapping[str, Any]) -> bool:
-    """Whether the images are certainly not those of the checkpoint."""
-    return has_comparable_images(recipe, state) and _images(state.get("data")) != _images(recipe.task.data_facts())
+    """Whether the images, or the names by which some are held out, are certainly not those of the checkpoint."""
+    if not has_comparable_images(recipe, state):
+        return False
+    then, now = _images(state.get("data")) or {}, _images(recipe.task.data_facts()) or {}
+    return {"ranks": now.get("ranks"), **then} != now  # older checkpoints have no ranks
 
 
 def check_images(recipe: Recipe, state: Mapping[str, Any], folder: Path) -> None:
     """Refuse to resume with other images than those of the checkpoint."""
-    then, now = _images(state.get("data")) or {}, _images(recipe.task.data_facts()) or {}
-    if then != now:
+    if have_images_changed(recipe, state):
+        then, now = _images(state.get("data")) or {}, _images(recipe.task.data_facts()) or {}
         counts = " and ".join(f"{each.get('count')}" for each in (then, now))
         raise UnusableInputError(
-            f"the run in {folder} was trained on other images than those at {getattr(recipe.task, 'data', '(no path)')} "
-            f"(number of images then and now: {counts}): restore them, or train again in another folder"
+            f"the run in {folder} was trained on other images than those at {getattr(recipe.task, 'data', '(no path)')}, or they "
+            f"were renamed (number of images then and now: {counts}): restore them, or train again in another folder"
         )
 
 

@@ -13,11 +13,17 @@ from torch import Tensor, nn
 
 from regard.data import random_number
 from regard.support.checks import UnusableInputError, describe
+from regard.support.text import listed
 from regard.training._average import Average
 from regard.training._checkpoints import Checkpoint
 from regard.training._fabric import total_over_processes
 from regard.training._fitting import check_state
-from regard.training._optimizer_state import optimizer_state, restore_optimizers, set_learning_rates
+from regard.training._optimizer_state import (
+    build_optimizers,
+    optimizer_state,
+    restore_optimizers,
+    set_learning_rates,
+)
 from regard.training._recipe import Recipe
 
 # Options of the compiler, each measured on the 2020 paper's network (benchmarks/results/training-step-h200-2026-11-18.json).
@@ -49,11 +55,7 @@ class Learner:
     def __init__(self, fabric: Any, recipe: Recipe) -> None:
         self.fabric, self.recipe, self.task = fabric, recipe, recipe.task
         torch.manual_seed(random_number(2**63, recipe.seed, "parameters"))
-        self.network = recipe.network.build(self.task)
-        if not isinstance(self.network, nn.Module):
-            raise UnusableInputError(
-                f"{type(recipe.network).__name__}.build must return an nn.Module, got {describe(self.network)}"
-            )
+        self.network = _built(recipe)
         recipe.network.fit(self.network, self.task)
         self.network = self.network.to(fabric.device)
         if self.task.memory_format is not None:
@@ -61,7 +63,7 @@ class Learner:
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             self.network = nn.SyncBatchNorm.convert_sync_batchnorm(self.network)
         self.names = {id(parameter): name for name, parameter in self.network.named_parameters()}
-        self.optimizers = recipe.optimizer.build(self.network)
+        self.optimizers = build_optimizers(recipe.optimizer, self.network)
         self.average = Average(self.network, recipe.average) if recipe.average else None
         self.model = fabric.setup_module(self._compiled() if recipe.compile else self.network)
         self.model.train()  # evaluation restores this mode
@@ -88,7 +90,7 @@ class Learner:
                 self.average.update(step + 1)
         else:
             self._restore_buffers(buffers)  # a skipped step does not change the statistics either
-        self._zero_gradients()
+        self.network.zero_grad()
         return Measured(loss, accuracy, norm)
 
     def learning_rates(self) -> dict[str, float]:
@@ -105,10 +107,10 @@ class Learner:
         buffers = self._buffers()
         for _ in range(3 if self._replays() else 1):
             self._backward(batch)
-            self._zero_gradients()
+            self.network.zero_grad()
         self._restore_buffers(buffers)
 
-    def state(self) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
+    def state(self) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
         """The tensors and the optimizers' plain numbers from which :meth:`restore` continues."""
         memory, numbers = optimizer_state(self.optimizers, self.names)
         tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
@@ -188,15 +190,30 @@ class Learner:
         for name, buffer in self.network.named_buffers():
             buffer.copy_(buffers[name])
 
-    def _zero_gradients(self) -> None:
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-
     def _without_exchange(self, enabled: bool) -> AbstractContextManager[Any]:
         if enabled and self.fabric.world_size > 1:
             context: AbstractContextManager[Any] = self.fabric.no_backward_sync(self.model)
             return context
         return nullcontext()
+
+
+def _built(recipe: Recipe) -> nn.Module:
+    """The recipe's network, with the shapes of all parameters: a run could not be resumed or opened without them."""
+    network: object = recipe.network.build(recipe.task)
+    name = f"{type(recipe.network).__name__}.build"
+    if not isinstance(network, nn.Module):
+        raise UnusableInputError(f"{name} must return an nn.Module, got {describe(network)}")
+    state: dict[str, Any] = network.state_dict()
+    if strange := [name for name, value in state.items() if not isinstance(value, Tensor)]:
+        raise UnusableInputError(
+            f"{name} must return a network whose state are tensors, but {listed(strange)} is none: a checkpoint cannot hold it"
+        )
+    if lazy := [name for name, value in state.items() if nn.parameter.is_lazy(value)]:
+        raise UnusableInputError(
+            f"{name} must return a network whose parameters have shapes, but lazy modules left {listed(lazy)} without: "
+            f"call the network once on an example in build, such as network(torch.zeros(1, *task.image_shape))"
+        )
+    return network
 
 
 def _split(batch: Any, parts: int) -> list[Any]:

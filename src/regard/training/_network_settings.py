@@ -126,7 +126,9 @@ class AttentionPyramidSettings(NetworkSettings):
         return AttentionPyramid(size, num_classes=len(task.class_names), channels=channels, **_fields(self))
 
     def fit(self, network: Any, task: ImageTask) -> None:
-        train = task.data_set.train
+        examples = task.examples("train", torch.device("cpu"))  # no images beyond the task's limit
+        assert examples is not None
+        train = examples.set
         some = train.pixels(torch.arange(min(WHITENING_IMAGES, len(train))))
         network.whiten(normalize(some, train.mean, train.std))
 

@@ -1,12 +1,28 @@
-"""The optimizers' state: setting learning rates, and saving and restoring the state of each parameter."""
+"""The optimizers of a network: building them, setting learning rates, and saving and restoring their state."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from regard.training._optimizer_settings import PEAK
+from regard.support.checks import UnusableInputError, describe
+from regard.training._optimizer_settings import PEAK, OptimizerSettings
+
+GROUPS = "groups"  # the entry with the numbers of the parameter groups; every other name has a dot
+
+
+def build_optimizers(settings: OptimizerSettings, network: nn.Module) -> list[torch.optim.Optimizer]:
+    """The optimizers that the settings build, each group with its peak learning rate: by default the one it was built with."""
+    built: object = settings.build(network)
+    if not isinstance(built, list | tuple) or not all(isinstance(each, torch.optim.Optimizer) for each in built):
+        raise UnusableInputError(
+            f"{type(settings).__name__}.build must return a list of torch.optim.Optimizer, got {describe(built)}"
+        )
+    for optimizer in built:
+        for group in optimizer.param_groups:
+            group.setdefault(PEAK, group["lr"])
+    return list(built)
 
 
 def set_learning_rates(optimizers: Sequence[torch.optim.Optimizer], factor: float) -> None:
@@ -18,14 +34,16 @@ def set_learning_rates(optimizers: Sequence[torch.optim.Optimizer], factor: floa
 
 def optimizer_state(
     optimizers: Sequence[torch.optim.Optimizer], names: dict[int, str]
-) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
-    """The optimizers' state of each parameter: tensors by name, and the plain numbers of each optimizer.
+) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """The optimizers' state: the tensors of each parameter by name, and the plain numbers of each optimizer, those of its
+    groups included: some optimizers count their steps there.
 
     ``names`` gives the parameters' names by ``id``.
     """
-    tensors, numbers = {}, []
+    tensors: dict[str, Tensor] = {}
+    numbers: list[dict[str, Any]] = []
     for optimizer in optimizers:
-        plain = {}
+        plain: dict[str, Any] = {GROUPS: [_numbers(group) for group in optimizer.param_groups]}
         for parameter, memory in optimizer.state.items():
             for key, value in memory.items():
                 name = f"{key}.{names[id(parameter)]}"
@@ -41,7 +59,7 @@ def restore_optimizers(
     optimizers: Sequence[torch.optim.Optimizer],
     names: dict[int, str],
     tensors: dict[str, Tensor],
-    numbers: list[dict[str, float]],
+    numbers: Sequence[Mapping[str, Any]],
 ) -> None:
     """Load what :func:`optimizer_state` returned."""
     remembered: dict[str, dict[str, Any]] = {}
@@ -50,15 +68,23 @@ def restore_optimizers(
         for name, value in source.items():
             key, _, parameter = name.partition(".")
             remembered.setdefault(parameter, {})[key] = value
-    for optimizer in optimizers:
+    for at, optimizer in enumerate(optimizers):
         state = optimizer.state_dict()
+        saved = numbers[at].get(GROUPS, []) if at < len(numbers) else []  # older checkpoints have none
+        for group, values in zip(state["param_groups"], saved, strict=False):
+            group.update({key: value for key, value in _numbers(values).items() if key in group})
         ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         state["state"] = {
-            at: {key: _in_layout_of(value, parameter) for key, value in remembered[names[id(parameter)]].items()}
-            for at, parameter in enumerate(ordered)
+            number: {key: _in_layout_of(value, parameter) for key, value in remembered[names[id(parameter)]].items()}
+            for number, parameter in enumerate(ordered)
             if names[id(parameter)] in remembered
         }
         optimizer.load_state_dict(state)
+
+
+def _numbers(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain numbers of a parameter group."""
+    return {key: value for key, value in group.items() if isinstance(value, bool | int | float)}
 
 
 def _in_layout_of(value: Any, parameter: Tensor) -> Any:

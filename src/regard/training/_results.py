@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.support.checks import check_path, describe, is_iterable
-from regard.support.files import finite_numbers, write_atomic
+from regard.support.checks import UnusableInputError, check_path, describe, is_iterable
+from regard.support.files import finite_numbers, write_output
+from regard.support.text import listed
 from regard.training._evaluation import score
 from regard.training._fabric import is_first_process, start_fabric
 from regard.training._fitting import have_images_changed
@@ -56,7 +57,8 @@ def measure_run(run: Run, *, which: int | str, accelerator: str, batch_size: int
     checkpoint = run.checkpoint(which)
     if have_images_changed(recipe, checkpoint.state):
         say(
-            f"note: the images at {getattr(task, 'data', '')} have changed since the training; those of now are measured"
+            f"note: the images at {getattr(task, 'data', '')} have changed since the training, or were renamed; those of now are "
+            "measured"
         )
     network = run.network_of(checkpoint, fabric.device)
 
@@ -65,7 +67,12 @@ def measure_run(run: Run, *, which: int | str, accelerator: str, batch_size: int
 
     plain = score(fabric, task, network, examples, batch_size=batch_size)
     found = {"which": which, "step": checkpoint.state["step"], **plain._asdict()}
-    return found | task.metrics(network, examples, accuracy) | {"hardware": hardware(fabric.device)}
+    found |= {name: float(value) for name, value in task.metrics(network, examples, accuracy).items()}
+    if missing := [name for name in task.metric_names if name not in found]:
+        raise UnusableInputError(
+            f"{type(task).__name__}.metrics must return {listed(missing)}, which its metric_names announce"
+        )
+    return found | {"hardware": hardware(fabric.device)}
 
 
 def save_evaluation(run: Run, found: dict[str, Any]) -> None:
@@ -243,4 +250,4 @@ def write_sweep(results: Mapping[str, Mapping[int, Mapping[str, float]]], path: 
 def _write(path: str | PathLike[str], result: dict[str, Any]) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps(finite_numbers(result), indent=1, ensure_ascii=False) + "\n")
+    write_output(path, json.dumps(finite_numbers(result), indent=1, ensure_ascii=False) + "\n")

@@ -32,7 +32,7 @@ from regard.support.checks import check_path
 from regard.support.files import write_atomic
 from regard.support.reading import UnreadableError, file_inside, read_json, read_object
 from regard.training._checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError, read_state
-from regard.training._fitting import check_data, check_fit, check_images, check_state, have_images_changed
+from regard.training._fitting import check_data, check_fit, check_images, check_state
 from regard.training._head_trajectory import HeadTrajectory
 from regard.training._json_lines import read_lines
 from regard.training._own_code import OwnCodeError, import_sources, remember, sources_of
@@ -152,7 +152,7 @@ class Run:
         def check(tensors: Path) -> None:
             state = read_state(tensors.parent)
             check_data(recipe, state, self.folder)
-            if self._data is not None and have_images_changed(recipe, state):
+            if self._data is not None:
                 check_images(recipe, state, self.folder)
             check_fit(recipe, tensors)
 

@@ -14,6 +14,7 @@ from regard.training._fabric import total_over_processes
 from regard.training._fitting import check_data, check_images, has_comparable_images
 from regard.training._json_lines import LARGEST_LOG, JsonLines
 from regard.training._machine import versions
+from regard.training._optimizer_state import GROUPS
 from regard.training._progress import say
 from regard.training._recipe import Recipe
 from regard.training._recipe_json import decode, differences, encode, modules_of
@@ -121,6 +122,10 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
+def _are_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
+
+
 def _is_score(value: Any) -> bool:
     return value is None or (isinstance(value, list) and len(value) == 3 and all(map(_is_number, value)))
 
@@ -133,7 +138,10 @@ _FORM: dict[str, tuple[Callable[[Any], bool], bool]] = {
     "process_seconds": (_is_number, False),
     "evaluation": (_is_score, True),
     "best": (_is_number, False),
-    "optimizers": (lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value), True),
+    "optimizers": (
+        lambda value: _are_objects(value) and all(_are_objects(each.get(GROUPS, [])) for each in value),
+        True,
+    ),
     "recipe": (lambda value: isinstance(value, dict), True),
     "versions": (lambda value: isinstance(value, dict), True),
     "logs": (lambda value: isinstance(value, dict) and all(map(_is_count, value.values())), True),
@@ -170,8 +178,7 @@ def check_recipe(recipe: Recipe, state: dict[str, Any], folder: Path) -> None:
     """Refuse to resume with a different recipe, classes or images: the result would belong to neither. A field that did not
     exist when the run was started has its default. The same images may be at another path."""
     started, now = encode(decode(state["recipe"], modules_of(recipe))), encode(recipe)
-    can_compare = has_comparable_images(recipe, state)
-    if can_compare:
+    if has_comparable_images(recipe, state):
         started["task"]["data"] = now["task"]["data"]
     if different := differences(started, now):
         raise ValueError(
@@ -179,8 +186,7 @@ def check_recipe(recipe: Recipe, state: dict[str, Any], folder: Path) -> None:
             f"Use the same settings, or choose another folder"
         )
     check_data(recipe, state, folder)
-    if can_compare:
-        check_images(recipe, state, folder)
+    check_images(recipe, state, folder)
 
 
 def restore_recipe(run: Run, recipe: Recipe, encoded: Any) -> None:

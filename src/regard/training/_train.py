@@ -88,6 +88,7 @@ def train(
     if first and notes:
         say(*(f"note: {note}" for note in notes))
     run, origin = choose_folder(fabric, recipe, folder, resume, keep)
+    fabric.barrier()  # all have looked at the folder before the first one writes to it
     created = first_missing(run.folder) if first else None
     if first:
         run.folder.mkdir(parents=True, exist_ok=True)

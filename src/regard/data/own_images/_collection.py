@@ -137,15 +137,17 @@ def check(collection: Collection) -> list[str]:
 
 
 def fingerprint(collection: Collection) -> dict[str, Any]:
-    """A fingerprint of these images, independent of their path, as JSON: their number, and a checksum of their labels,
-    parts, order and hashes. Hashes ``of`` pixels and hashes of files cannot be compared."""
-    digest = hashlib.blake2b(digest_size=16)
+    """A fingerprint of these images, independent of their path, as JSON: their number, a checksum of their labels, parts,
+    order and hashes, and one of their ranks, by which images are held out and mixed. Hashes ``of`` pixels and hashes of files
+    cannot be compared."""
+    digest, ranks = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
     for part in sorted(collection.parts):
         rows = collection.parts[part].sort().values  # in the order of the source
         digest.update(f"{part} {len(rows)} ".encode())
         digest.update(collection.labels[rows].numpy().tobytes() + collection.hashes[rows].numpy().tobytes())
+        ranks.update(collection.ranks[rows].numpy().tobytes())
     of = "files" if isinstance(collection.pixels, DecodedPixels) else "pixels"
-    return {"count": len(collection.labels), "of": of, "checksum": digest.hexdigest()}
+    return {"count": len(collection.labels), "of": of, "checksum": digest.hexdigest(), "ranks": ranks.hexdigest()}
 
 
 def _compare(collection: Collection, hashes: Tensor) -> list[str]:

@@ -23,5 +23,6 @@ def checked_scores(scores: Any, targets: tuple[int, ...], axes: str, classes: in
     """
     wanted = (*targets, classes)
     if not isinstance(scores, Tensor) or tuple(scores.shape) != wanted or not scores.is_floating_point():
-        raise UnusableInputError(f"the network must return scores ({axes}) = {wanted}, got {describe(scores)}")
+        found = describe(scores) if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
+        raise UnusableInputError(f"the network must return scores ({axes}) = {wanted}, got {found}")
     return scores.to(torch.float32)

@@ -109,7 +109,7 @@ class Task:
         return len(batch.indices)
 
     def metrics(self, network: nn.Module, examples: Any, accuracy: Callable[[nn.Module], float]) -> dict[str, float]:
-        """Further metrics on the test set, as named in ``metric_names``.
+        """Further metrics on the test set, all that ``metric_names`` names. Shares from 0 to 1 are shown in per cent.
 
         ``accuracy`` measures the accuracy of a network on ``examples``, over all processes.
         """
