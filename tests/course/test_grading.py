@@ -94,6 +94,89 @@ def test_command_line_grades_a_folder_with_checks_from_a_pipe(tmp_path, monkeypa
     assert "What is kept where" in (tmp_path / "m.md").read_text()
 
 
+def test_names_come_from_files_folders_and_a_table(tmp_path, capsys):
+    """Copies that Jupyter and macOS make are no submissions, and a numbered download is still that of its folder."""
+    name = course.NAMES[1]
+    files = ("ada/{}.ipynb", "alan/{} (1).ipynb", "grace.ipynb", "emmy_17_file_/{}.ipynb")
+    copies = ("ada/.ipynb_checkpoints/{}-checkpoint.ipynb", "__MACOSX/ada/._{}.ipynb", "ada/._{}.ipynb")
+    for file in map(str.format, files + copies, [name] * 7):
+        path = tmp_path / "in" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    checks, students, table = (tmp_path / each for each in ("checks.json", "students.csv", "points.csv"))
+    checks.write_text(course.source_package(name).to_json())
+    students.write_text("name,file\nemmy,emmy_17_file_\nada,ada\nalan,alan\n", encoding="utf-8-sig")
+    options = ["--table", str(table), "--jobs", "1", "--students", str(students)]
+    assert main([str(checks), str(tmp_path / "in"), *options]) == 0
+    assert sorted(row["student"] for row in csv.DictReader(io.StringIO(table.read_text()))) == [
+        "ada",
+        "alan",
+        "emmy",
+        "grace",
+    ]
+    told = capsys.readouterr().err
+    assert "grace.ipynb is not in" in told
+    assert told.count("is not in") == 1
+    students.write_text("name;file\nada;ada\n")
+    assert main([str(checks), str(tmp_path / "in"), *options]) == 2
+    assert "needs the columns name and file" in capsys.readouterr().err
+
+
+SPREAD_OUT = {
+    "a value built by its methods": (1, "changes", """
+learned = {"encoder weights", "decoder weights"}
+changes = set()
+changes.add("input")
+for name in ("last state", "output"):
+    changes.update({name})
+"""),
+    "imported names without a list": (0, "attention", """
+from math import *
+def attention(query, key, value, beta=None):
+    return softargmax(query @ key.mT, 1 / sqrt(query.shape[-1]) if beta is None else beta) @ value
+"""),
+    "imports and functions inside of other statements": (0, "attention", """
+try:
+    from math import sqrt
+except ImportError:
+    sqrt = None
+for axis in (-1,):
+    def attention(query, key, value, beta=None):
+        return softargmax(query @ key.mT, 1 / sqrt(query.shape[axis]) if beta is None else beta) @ value
+"""),
+    "a table of functions": (0, "scores", """
+def scores_of(hidden, w_query, w_key):
+    return parts["query"](hidden, w_query) @ parts["key"](hidden, w_key).T
+parts = {}
+parts.update(query=lambda x, w: x @ w.T, key=lambda x, w: x @ w.T)
+"""),
+    "IPython's commands": (0, "scores", """
+%%time
+def scores_of(hidden, w_query, w_key):
+    numbers = [7
+               % 4]
+    return (hidden @ w_query.T) @ (hidden @ w_key.T).T
+if True:
+    %timeit -n1 scores_of(hidden, w_query, w_key)
+scores_of?
+"""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("style", SPREAD_OUT)
+def test_an_answer_is_found_with_all_that_belongs_to_it(style):
+    """What passes in the notebook passes in grading, too, however its statements are spread out."""
+    number, question, cell = SPREAD_OUT[style]
+    result = course.result_of(course.NAMES[number], question, [cell])
+    assert result.points == result.possible, course.messages(result)
+
+
+def test_answers_may_use_the_numbers_that_the_notebook_gives():
+    code = {"(1054, 852, -396)": "scores_of(hidden, w_query, w_key)[1]", "(23, 46)": "(hidden @ w_value.T)[0]"}
+    marks = marks_of_file(course.NAMES[0], "solved", **code)
+    assert marks.points == marks.possible, as_text(marks)
+
+
 def test_command_line_says_what_is_wrong(tmp_path, capsys):
     (tmp_path / "checks.json").write_text("{}")
     assert main([str(tmp_path / "checks.json"), str(tmp_path)]) == 2
