@@ -66,11 +66,13 @@ def _layer_sizes(draw: Draw, seed: int) -> dict[str, Any]:
 
 
 def _convolution_sizes(draw: Draw, seed: int) -> dict[str, Any]:
+    """A line and a kernel for which common slips in counting the outputs give other counts."""
     if seed == 0:
-        return {"line_size": 23, "line_kernel": 4, "line_stride": 3, "line_dilation": 2}
-    return {
-        "line_size": draw.size(20, 60),
-        "line_kernel": draw.size(2, 6),
-        "line_stride": draw.size(2, 5),
-        "line_dilation": draw.size(2, 4),
-    }
+        return {"line_size": 23, "line_kernel": 5, "line_stride": 3, "line_dilation": 2}
+    while True:
+        size, kernel, stride, dilation = draw.size(20, 60), draw.size(2, 6), draw.size(2, 5), draw.size(2, 4)
+        right, one_short, undilated = (
+            (size - reach) // stride + 1 for reach in (dilation * (kernel - 1) + 1, dilation * (kernel - 1), kernel)
+        )
+        if len({right - 1, right, one_short, undilated}) == 4:
+            return {"line_size": size, "line_kernel": kernel, "line_stride": stride, "line_dilation": dilation}
