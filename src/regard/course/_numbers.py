@@ -23,7 +23,8 @@ def numbers(notebook: str, seed: int) -> dict[str, Any]:
 
 
 def _worked_example(draw: Draw, seed: int) -> dict[str, Any]:
-    """Three tokens and three matrices of small whole numbers; no two keys tie for the second token."""
+    """Three tokens and three matrices of small whole numbers: no two keys tie for a token, since hard attention would mix
+    their values, and the second token's best key is another one."""
     if seed == 0:
         return {
             "hidden": [[5, 1], [4, 3], [-2, 6]],
@@ -39,8 +40,8 @@ def _worked_example(draw: Draw, seed: int) -> dict[str, Any]:
                 for name in ("w_query", "w_key", "w_value")
             },
         }
-        scores = _scores(found)[1]
-        if len(set(scores)) == 3 and 0 not in scores:
+        scores = _scores(found)
+        if all(len(set(row)) == 3 for row in scores) and 0 not in scores[1] and max(scores[1]) != scores[1][1]:
             return found
 
 

@@ -133,7 +133,7 @@ def _without_magic(source: str) -> str:
     """The code without IPython's commands. Only lines that Python cannot read are looked at: one in the middle of a
     statement may begin with ``%``, too."""
     lines = source.split("\n")
-    for _ in range(100):  # no cell has more commands, and a hostile one shall not take long
+    for _ in range(min(100, 10**7 // (1 + len(source)))):  # a hostile cell shall not take long
         try:
             ast.parse("\n".join(lines))
         except SyntaxError as error:
