@@ -154,7 +154,7 @@ def put_in_place(name: str, built: Path) -> None:
 
 def students(path: Path) -> Iterator[str]:
     """The names in a CSV file with a column ``name``."""
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:  # Excel begins a file with a byte order mark
         rows = list(csv.DictReader(file))
     if not rows or "name" not in rows[0]:
         raise ValueError(f"{path} needs a column called name, with one student in each row")

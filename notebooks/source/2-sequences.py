@@ -337,13 +337,11 @@ def training_example(source, target, start):
 def test_one_step_late(training_example):
     import torch
 
-    from regard.course import by_hand, expect
+    from regard.course import by_hand, expect, expect_parts
 
     source, target = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[1, 2, 3]])
     answer = by_hand(training_example)(source, target, 9)
-    if not isinstance(answer, tuple) or len(answer) != 3:
-        raise AssertionError("return three things: what the encoder reads, what the decoder reads, the labels")
-    encoder, decoder, labels = answer
+    encoder, decoder, labels = expect_parts(answer, "what the encoder reads", "what the decoder reads", "the labels")
     expect(encoder, source, {"the encoder reads the source, not the target": target}, of="what the encoder reads")
     mistakes = {
         "the decoder sees the token it has to say: give it the target one step late": target,
@@ -437,14 +435,11 @@ def attend(queries, states, keep=None):
 
 # %%
 def test_context(attend):
-    from regard.course import Draw, by_hand, expect
+    from regard.course import Draw, by_hand, expect, expect_parts
 
     draw = Draw(3)
     queries, states = draw(2, 3, 4), draw(2, 5, 4)
-    answer = by_hand(attend)(queries, states)
-    if not isinstance(answer, tuple) or len(answer) != 2:
-        raise AssertionError("return two things: the context and the weights")
-    context, weights = answer
+    context, weights = expect_parts(by_hand(attend)(queries, states), "the context", "the weights")
     scores = queries @ states.mT
     mistakes = {
         "softmax must run over the tokens of the source (dim=-1), not over the decoder's steps": scores.softmax(1),
@@ -487,12 +482,12 @@ def test_padding(attend, SEED):
 def test_padding_gets_nothing(attend):
     import torch
 
-    from regard.course import Draw, by_hand, expect
+    from regard.course import Draw, by_hand, expect, expect_parts
 
     draw = Draw(8)
     queries, states = draw(2, 3, 4), draw(2, 5, 4)
     keep = torch.tensor([[True] * 5, [True, True, False, False, False]])
-    _, weights = by_hand(attend)(queries, states, keep)
+    _, weights = expect_parts(by_hand(attend)(queries, states, keep), "the context", "the weights")
     scores = queries @ states.mT
     mistakes = {
         "padding gets weight: keep is not used": scores.softmax(-1),
@@ -922,13 +917,10 @@ def test_one_place_on(shift_matrix):
     import torch
 
     import regard
-    from regard.course import by_hand, expect
+    from regard.course import by_hand, expect, expect_tensor
 
     table = regard.reference.sinusoidal_positions(12, 6)
-    got = by_hand(shift_matrix)(1, 6)
-    if got is None:
-        raise AssertionError("nothing there yet; replace every ... in the cell above by your own code")
-    expect(torch.tensor(got.shape), torch.tensor([6, 6]), of="the shape of R")
+    got = expect_tensor(by_hand(shift_matrix)(1, 6), 6, 6, of="R")
     mistakes = {
         "this turns the other way: R takes P_t to P_{t−1}": torch.cat([table[:1] @ got.T, table[:-2]]),
     }
@@ -995,12 +987,10 @@ def test_reads_the_next_token(read_at):
     import torch
 
     import regard
-    from regard.course import by_hand, expect
+    from regard.course import by_hand, expect, expect_tensor
 
     values, positions = torch.arange(8.0)[:, None], regard.reference.sinusoidal_positions(8, 16)
-    got = by_hand(read_at)(values, positions, 1, 50.0)
-    if got is None:
-        raise AssertionError("nothing there yet; replace every ... in the cell above by your own code")
+    got = expect_tensor(by_hand(read_at)(values, positions, 1, 50.0), 8, 1, of="the tokens read")
     mistakes = {
         "every row reads its own token: turn the queries by the shift": values[:-1],
         "row t reads token t − 1: turn the queries, not the keys": torch.cat([values[:1], values[:-2]]),

@@ -482,7 +482,7 @@ def test_one_pixel(attend_at):
 def test_every_pixel(attend_at, SEED):
     import torch
 
-    from regard.course import Draw, by_hand, expect
+    from regard.course import Draw, by_hand, expect, expect_tensor
 
     draw = Draw(SEED)
     rows, columns, heads, width = draw.size(2, 4), draw.size(2, 4), draw.size(1, 3), draw.size(2, 4)
@@ -493,9 +493,9 @@ def test_every_pixel(attend_at, SEED):
     right = (weights @ (pixels @ w_value)).transpose(0, 1).flatten(1) @ w_out + b_out
     attend = by_hand(attend_at)
     places = [(row, column) for row in range(rows) for column in range(columns)]
-    got = [attend(z, place, w_query, w_key, w_value, w_out, b_out) for place in places]
-    for part in got:
-        expect(torch.tensor(part.shape), torch.tensor([4]), of="the shape of an output")
+    got = [
+        expect_tensor(attend(z, place, w_query, w_key, w_value, w_out, b_out), 4, of="an output") for place in places
+    ]
     expect(torch.stack(got), right, of="the output at every pixel")
 
 
@@ -825,7 +825,7 @@ def test_with_a_cache(causal_keep, SEED):
 # size $K$ (no stride) reaches $K - 1$ tokens further with every layer; count its layers as steps, as many as the path needs.
 #
 # Short paths carry gradients well, and few steps keep a parallel machine busy: that is why the Transformer has attention in
-# place of recurrence. (Its price was 3.6's $n^2$.)
+# place of recurrence. (Its price was 3.7's $n^2$.)
 
 # %% [raw]
 # # BEGIN SOLUTION
@@ -868,6 +868,11 @@ def test_kinds(steps_and_path):
     expect(got, torch.tensor([50.0, 49.0]), mistakes, of="recurrence over 50 tokens")
     got = expect_numbers(answer("convolution", 9, 5), 2, of="convolution")
     expect(got, torch.tensor([2.0, 2.0]), of="convolutions with kernel size 5 over 9 tokens")
+    got = expect_numbers(answer("convolution", 10, 5), 2, of="convolution")
+    mistakes = {
+        "two layers reach from token 1 to token 9; round up, so that the last token is reached": torch.full((2,), 2.0)
+    }
+    expect(got, torch.tensor([3.0, 3.0]), mistakes, of="convolutions with kernel size 5 over 10 tokens")
 
 
 # %%
@@ -878,14 +883,13 @@ def test_any_length(steps_and_path, SEED):
     from regard.course import Draw, by_hand, expect, expect_numbers
 
     draw = Draw(SEED)
-    tokens, kernel = draw.size(10, 90), draw.size(2, 7)
-    reach, layers = 1, 0
-    while reach < tokens:
-        reach, layers = reach + kernel - 1, layers + 1
+    layers, kernel = draw.size(5, 12), draw.size(4, 7)
+    reach = 1 + layers * (kernel - 1)  # what these layers just reach; one token more takes one layer more
     answer = by_hand(steps_and_path)
-    got = [expect_numbers(answer(kind, tokens, kernel), 2) for kind in ("recurrence", "attention", "convolution")]
-    right = torch.tensor([[tokens, tokens - 1], [1, 1], [layers, layers]]).float()
-    expect(torch.stack(got), right, of="steps and paths")
+    for tokens, needed in ((reach, layers), (reach + 1, layers + 1)):
+        got = [expect_numbers(answer(kind, tokens, kernel), 2) for kind in ("recurrence", "attention", "convolution")]
+        right = torch.tensor([[tokens, tokens - 1], [1, 1], [needed, needed]]).float()
+        expect(torch.stack(got), right, of="steps and paths")
 
 
 # %% [raw]
@@ -1253,5 +1257,5 @@ regard.course.picture(
 
 # %% [markdown]
 # Some heads look at a neighbor, some at particular words, some at everything. Heads do specialize, and often a part
-# of them can be removed with little loss: `regard.prune_heads` measures which. `regard verify heads` and `regard
-# verify scaling` decide what is said about all this.
+# of them can be removed with little loss: `regard.analysis.importance` measures which, and `regard.prune_heads` removes
+# them. `regard verify heads` and `regard verify scaling` decide what is said about all this.

@@ -186,13 +186,12 @@ def as_convolution(weight, channels, patch):
 
 # %%
 def test_kernel(as_convolution):
-    from regard.course import Draw, by_hand, expect
+    from regard.course import Draw, by_hand, expect, expect_parts
 
     weight = Draw(1)(4, 2 * 3 * 3)
-    answer = by_hand(as_convolution)(weight, 2, 3)
-    if not isinstance(answer, tuple) or len(answer) != 2:
-        raise AssertionError("return two things: the kernel and the stride")
-    kernel, stride = answer
+    kernel, stride = expect_parts(by_hand(as_convolution)(weight, 2, 3), "the kernel", "the stride")
+    if isinstance(stride, tuple) and len(set(stride)) == 1:  # conv2d takes one number for each axis, too
+        stride = stride[0]
     right = weight.reshape(4, 2, 3, 3)
     mistakes = {
         "the kernel is flipped: PyTorch's conv2d does not turn it round, so do not either": right.flip(2, 3),
@@ -532,7 +531,7 @@ def test_any_sizes(vision_parameters, SEED):
 
     draw = Draw(SEED)
     patch = draw.size(2, 5)
-    sizes = {"size": patch * draw.size(2, 6), "patch": patch, "channels": draw.size(1, 3), "classes": draw.size(2, 20)}
+    sizes = {"size": patch * draw.size(3, 6), "patch": patch, "channels": draw.size(2, 3), "classes": draw.size(2, 20)}
     sizes |= {"dim": draw.size(5, 20), "depth": draw.size(1, 6)}
     right = sum(part.numel() for part in vision.vision_state(draw, **sizes).values())
     expect(by_hand(vision_parameters)(**sizes), right, of="the number of parameters", tolerance=1e-9)

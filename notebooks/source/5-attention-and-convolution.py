@@ -825,7 +825,7 @@ def test_is_the_attention(kernel_of, SEED):
     import torch
     import torch.nn.functional as F
 
-    from regard.course import Draw, by_hand, expect
+    from regard.course import Draw, by_hand, expect, expect_tensor
 
     draw = Draw(SEED)
     radius, beta = draw.size(1, 3), 0.3 * draw.size(1, 9)
@@ -834,8 +834,7 @@ def test_is_the_attention(kernel_of, SEED):
     inside = offset.abs() <= radius
     full = torch.where(inside, scores[(offset + radius).clamp(0, 2 * radius)], -torch.inf)
     right = ((beta * full).softmax(-1) @ x)[radius : 15 - radius]
-    kernel = by_hand(kernel_of)(scores, beta)
-    expect(torch.tensor(kernel.shape), torch.tensor([1, 1, 2 * radius + 1]), of="the kernel's shape")
+    kernel = expect_tensor(by_hand(kernel_of)(scores, beta), 1, 1, 2 * radius + 1, of="the kernel")
     expect(F.conv1d(x[None, None], kernel)[0, 0], right, of="the convolution beside the attention, away from the ends")
 
 
@@ -884,11 +883,9 @@ def place_costs(tokens, dim):
 
 # %%
 def test_small(place_costs):
-    from regard.course import by_hand, expect
+    from regard.course import by_hand, expect, expect_parts
 
-    answer = by_hand(place_costs)(10, 8)
-    if not isinstance(answer, tuple) or len(answer) != 2:
-        raise AssertionError("return two numbers: absolute, gaussian")
+    answer = expect_parts(by_hand(place_costs)(10, 8), "absolute", "gaussian")
     mistakes = {
         "scores and weighted sums both take N²·D": 3 * 640 + 800,
         "three projections: queries, keys and values": 640 + 1600,
@@ -1034,13 +1031,10 @@ def heads_of(kernel):
 def test_three_by_three(heads_of):
     import torch
 
-    from regard.course import Draw, by_hand, expect
+    from regard.course import Draw, by_hand, expect, expect_parts
 
     kernel = Draw(4)(2, 3, 3, 3)
-    answer = by_hand(heads_of)(kernel)
-    if not isinstance(answer, tuple) or len(answer) != 2:
-        raise AssertionError("return two things: the centers and the matrices")
-    center, matrices = answer
+    center, matrices = expect_parts(by_hand(heads_of)(kernel), "the centers", "the matrices")
     right = torch.cartesian_prod(torch.arange(3), torch.arange(3)).float() - 1
     mistakes = {
         "the centers are mirrored: a center is key − query, and tap (0, 0) reads the pixel above and to the left": -right,
@@ -1125,14 +1119,13 @@ def convolve_by_attention(x, kernel, bias, sharpness):
 def test_inside(convolve_by_attention):
     import torch.nn.functional as F
 
-    from regard.course import Draw, by_hand, expect
+    from regard.course import Draw, by_hand, expect, expect_tensor
 
     draw = Draw(5)
     x, kernel, bias = draw(6, 7, 2), draw(3, 2, 3, 3), draw(3)
     right = F.conv2d(x.movedim(-1, 0)[None], kernel, bias, padding=1)[0].movedim(0, -1)[1:-1, 1:-1]
     got = by_hand(convolve_by_attention, without="convolution")(x, kernel, bias, 30.0)
-    if got is None:
-        raise AssertionError("nothing there yet; replace every ... in the cell above by your own code")
+    got = expect_tensor(got, 6, 7, 3, of="the output")
     flipped = F.conv2d(x.movedim(-1, 0)[None], kernel.flip(2, 3), bias, padding=1)[0].movedim(0, -1)[1:-1, 1:-1]
     mistakes = {
         "the bias is missing": right - bias,
@@ -1231,11 +1224,9 @@ def agreeing_padding(size):
 def test_three(agreeing_padding):
     import torch
 
-    from regard.course import by_hand, expect, expect_numbers
+    from regard.course import by_hand, expect, expect_numbers, expect_parts
 
-    answer = by_hand(agreeing_padding)(3)
-    if not isinstance(answer, tuple) or len(answer) != 3:
-        raise AssertionError("return three things: before, after, value")
+    answer = expect_parts(by_hand(agreeing_padding)(3), "before", "after", "value")
     if answer[2] not in ("zero", "nearest", "mirrored"):
         raise AssertionError('value must be "zero", "nearest" or "mirrored"')
     expect(expect_numbers(answer[:2], 2), torch.tensor([1.0, 1.0]), of="the pixels before and after, for 3 taps")
@@ -1306,7 +1297,7 @@ def dilated_centers(size, dilation):
 
 
 # %%
-def test_two_by_two(dilated_centers):
+def test_two_sizes(dilated_centers):
     import torch
 
     from regard.course import by_hand, expect
@@ -1317,6 +1308,9 @@ def test_two_by_two(dilated_centers):
         "the shift of the middle is dilated, too: D · (i − K//2)": right + 2,
     }
     expect(by_hand(dilated_centers)(2, 3), right, mistakes, of="the centers of a 2 × 2 kernel with dilation 3")
+    right = 2 * torch.cartesian_prod(torch.arange(-1, 2), torch.arange(-1, 2))
+    mistakes = {"the middle tap of an odd kernel looks at the query itself: K//2, without a fraction": right - 1}
+    expect(by_hand(dilated_centers)(3, 2), right, mistakes, of="the centers of a 3 × 3 kernel with dilation 2")
 
 
 # %%
@@ -1324,21 +1318,21 @@ def test_two_by_two(dilated_centers):
 def test_is_the_convolution(dilated_centers, SEED):
     import torch.nn.functional as F
 
-    from regard.course import Draw, by_hand, expect
+    from regard.course import Draw, by_hand, expect, expect_tensor
 
     draw = Draw(SEED)
-    size, dilation = draw.size(2, 4), draw.size(2, 3)
-    kernel, x = draw(1, 1, size, size), draw(1, 1, 9, 9)
-    margin = dilation * size
-    padded = F.pad(x, (margin,) * 4)
-    center = by_hand(dilated_centers)(size, dilation)
-    total = 0
-    for (row, column), weight in zip(
-        center.round().int().clamp(-margin, margin).tolist(), kernel.flatten(), strict=True
-    ):
-        total = total + weight * padded[0, 0, margin + row : margin + row + 9, margin + column : margin + column + 9]
-    right = F.conv2d(x, kernel, padding=dilation * (size // 2), dilation=dilation)[0, 0, :9, :9]
-    expect(total, right, of="the dilated convolution made of your heads", tolerance=1e-3)
+    for size in (2 * draw.size(1, 2), 2 * draw.size(1, 2) + 1):
+        dilation = draw.size(2, 3)
+        kernel, x = draw(1, 1, size, size), draw(1, 1, 9, 9)
+        margin = dilation * size
+        padded = F.pad(x, (margin,) * 4)
+        center = expect_tensor(by_hand(dilated_centers)(size, dilation), size * size, 2, of="the centers")
+        total = 0
+        for place, weight in zip(center.round().int().clamp(-margin, margin), kernel.flatten(), strict=True):
+            row, column = (place + margin).tolist()
+            total = total + weight * padded[0, 0, row : row + 9, column : column + 9]
+        right = F.conv2d(x, kernel, padding=dilation * (size // 2), dilation=dilation)[0, 0, :9, :9]
+        expect(total, right, of="the dilated convolution made of your heads", tolerance=1e-3)
 
 
 # %% [raw]
@@ -1408,12 +1402,14 @@ def test_my_outputs(my_outputs, NUMBERS):
     right = (sizes["line_size"] - span - 1) // sizes["line_stride"] + 1
     mistakes = {
         "the first output counts, too": right - 1,
+        "the kernel spans D·(K − 1) + 1 pixels; you left out the last 1": (sizes["line_size"] - span)
+        // sizes["line_stride"]
+        + 1,
         "dilation spreads the taps: the kernel spans D·(K − 1) + 1 pixels": (
             (sizes["line_size"] - sizes["line_kernel"]) // sizes["line_stride"] + 1
         ),
         "this is without the stride": sizes["line_size"] - span,
     }
-    mistakes = {words: wrong for words, wrong in mistakes.items() if wrong != right}
     expect(my_outputs, right, mistakes, of="the number of outputs", tolerance=1e-9)
 
 
@@ -1896,9 +1892,11 @@ def test_covered(covered):
 # %%
 # HIDDEN
 def test_random_heads(covered, SEED):
+    import torch
+
     from regard.course import Draw, by_hand, expect
 
-    center = 1.3 * Draw(SEED)(12, 2)
+    center = torch.cat([1.3 * Draw(SEED)(12, 2), torch.tensor([[0.2, 2.1], [-2.4, 1.0]])])  # two are surely outside
     places = {tuple(place) for place in center.round().int().tolist()}
     right = len([place for place in places if max(map(abs, place)) <= 1])
     expect(by_hand(covered)(center), right, of="the places covered")

@@ -162,6 +162,12 @@ def test_a_correction_that_is_not_proved_is_a_disagreement() -> None:
     assert not examine(wrong).agrees
 
 
+def test_the_limit_is_checked_between_pixels_too() -> None:
+    """Several nearest pixels share; a weight of one for each of them is wrong."""
+    claim = select("a6-limit")[0]
+    assert not claim.examine(claim.says._replace(of=lambda distance, nearest: (distance == nearest).double())).accepted
+
+
 def test_select_takes_sources_topics_and_ids() -> None:
     assert {claim.source for claim in select("c182")} == {"c182"}
     assert {claim.topic for claim in select("convolution")} == {"convolution"}

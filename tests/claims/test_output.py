@@ -12,7 +12,8 @@ from regard.claims import SHEETS, TOPICS, Verification, all_claims, answers, det
 from regard.cli import main
 from regard.cli._verify import run
 
-FIELDS = ["id", "topic", "source", "verdict", "condition", "evidence", "mutant_rejected", "slow", "ran", "proved"]
+FIELDS = ["id", "topic", "source", "statement", "verdict", "condition", "instead"]
+FIELDS += ["evidence", "mutant_rejected", "slow", "ran", "proved"]
 ROOT = Path(__file__).parents[2]
 
 
@@ -23,6 +24,8 @@ def test_json_has_the_agreed_fields(found: Verification) -> None:
         assert list(entry) == FIELDS
         assert entry["verdict"] in ("holds", "holds under", "fails")
         assert (entry["condition"] is not None) == (entry["verdict"] == "holds under")
+        assert (entry["instead"] is not None) == (entry["verdict"] == "fails")
+        assert entry["statement"]
         assert entry["evidence"]
         assert "\n" not in entry["evidence"]
         assert entry["ran"] != entry["slow"]

@@ -107,6 +107,16 @@ def test_wrong_answers_are_told_what_is_wrong(name, case):
     assert re.search(case.advice, words(found)), words(found)
 
 
+@pytest.mark.parametrize("name", course.NAMES)
+def test_wrong_answers_are_refused_whatever_the_student(name):
+    """Where the public checks pass, the hidden ones draw sizes at which a wrong answer differs from the right one."""
+    for case in WRONG[name]:
+        code = _changed(name, case)
+        if not words(outcomes(name, case.question, code, hidden=False)):
+            for student in STUDENTS:
+                assert words(outcomes(name, case.question, code, student=student)), (case, student)
+
+
 @pytest.mark.parametrize(("name", "case"), SLIPS, ids=[f"{name[0]}-{case.advice}" for name, case in SLIPS])
 def test_public_checks_catch_common_slips(name, case):
     found = outcomes(name, case.question, _changed(name, case), hidden=False)

@@ -94,6 +94,46 @@ def test_command_line_grades_a_folder_with_checks_from_a_pipe(tmp_path, monkeypa
     assert "What is kept where" in (tmp_path / "m.md").read_text()
 
 
+def test_names_come_from_files_folders_and_a_table(tmp_path, capsys):
+    """Copies that Jupyter and macOS make are no submissions, and a numbered download is still that of its folder."""
+    name = course.NAMES[1]
+    files = ("ada/{}.ipynb", "alan/{} (1).ipynb", "grace.ipynb", "emmy_17_file_/{}.ipynb")
+    copies = ("ada/.ipynb_checkpoints/{}-checkpoint.ipynb", "__MACOSX/ada/._{}.ipynb", "ada/._{}.ipynb")
+    for file in map(str.format, files + copies, [name] * 7):
+        path = tmp_path / "in" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    checks, students, table = (tmp_path / each for each in ("checks.json", "students.csv", "points.csv"))
+    checks.write_text(course.source_package(name).to_json())
+    students.write_text("name,file\nemmy,emmy_17_file_\nada,ada\nalan,alan\n", encoding="utf-8-sig")
+    options = ["--table", str(table), "--jobs", "1", "--students", str(students)]
+    assert main([str(checks), str(tmp_path / "in"), *options]) == 0
+    assert sorted(row["student"] for row in csv.DictReader(io.StringIO(table.read_text()))) == [
+        "ada",
+        "alan",
+        "emmy",
+        "grace",
+    ]
+    told = capsys.readouterr().err
+    assert "grace.ipynb is not in" in told
+    assert told.count("is not in") == 1
+    students.write_text("name;file\nada;ada\n")
+    assert main([str(checks), str(tmp_path / "in"), *options]) == 2
+    assert "needs the columns name and file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cell", ["", "def another_name(scores): pass", "softargmax = None", "softargmax = 3"])
+def test_a_missing_function_is_named_by_every_check(cell):
+    result = course.result_of(course.NAMES[0], "softargmax", [cell])
+    assert {outcome.message.split(":")[0] for outcome in result.outcomes} == {"there is no such answer"}
+
+
+def test_answers_may_use_the_numbers_that_the_notebook_gives():
+    code = {"(1054, 852, -396)": "scores_of(hidden, w_query, w_key)[1]", "(23, 46)": "(hidden @ w_value.T)[0]"}
+    marks = marks_of_file(course.NAMES[0], "solved", **code)
+    assert marks.points == marks.possible, as_text(marks)
+
+
 def test_command_line_says_what_is_wrong(tmp_path, capsys):
     (tmp_path / "checks.json").write_text("{}")
     assert main([str(tmp_path / "checks.json"), str(tmp_path)]) == 2

@@ -17,6 +17,7 @@ from regard.course import (
     expect,
     expect_choice,
     expect_numbers,
+    numbers,
     picture,
     pictures_of,
     public_checks,
@@ -132,6 +133,15 @@ def test_choices(got, words):
     with pytest.raises(AssertionError, match=words):
         expect_choice(got, {"a"}, offered)
     expect_choice(["a"], {"a"}, offered)
+
+
+def test_no_keys_tie_in_a_students_worked_example():
+    """Else the public check of hard attention refuses a right answer, which shares the weight; so did seed 2025843130."""
+    for seed in (*range(500), 2025843130):
+        example = {name: torch.tensor(value).double() for name, value in numbers("1-attention-by-hand", seed).items()}
+        query, key = (example["hidden"] @ example[name].mT for name in ("w_query", "w_key"))
+        best = (query @ key.mT).topk(2).values
+        assert (best[:, 0] > best[:, 1]).all(), seed
 
 
 def test_draws_depend_on_the_seed_alone():

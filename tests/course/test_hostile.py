@@ -75,6 +75,21 @@ soft = Soft()
     ],
     "under an if": ["if True:" + SOFT.replace("\n", "\n    ")],
     "another cell does not parse": ["def broken(:\n    pass", "from math import *\n" + SOFT],
+    "names of a star": ["from math import *\n" + SOFT.replace("e / e", "pi * e / pi / e")],
+    "values built by methods": [
+        "axes = []\nfor axis in (3, -1):\n    axes.append(axis)\nparts = {}\nparts.update(exp=torch.exp)",
+        SOFT.replace("(-1,", "(axes[1],").replace("(z - z", "parts['exp'](z - z").replace(").exp()", ")"),
+    ],
+    "imports and functions inside of statements": [
+        "try:\n    from math import e as number\nexcept ImportError:\n    number = None\nmatch -1:\n    case last:\n        pass",
+        "for axis in (last,):"
+        + SOFT.replace("(-1,", "(axis,").replace("e / e", "number * e / number / e").replace("\n", "\n    "),
+    ],
+    "commands of IPython": [
+        "%%time"
+        + SOFT.replace("z = ", "remainder = (7\n                 % 4)\n    z = ")
+        + "if True:\n    %timeit -n1 softargmax(torch.ones(3))\nsoftargmax?\n"
+    ],
 }
 
 

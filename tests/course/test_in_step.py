@@ -185,6 +185,8 @@ def test_students_come_from_a_table(tmp_path):
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([["name", "group"], ["ada", "1"], ["alan@example.org", "2"]])
     assert list(course.build().students(path)) == ["ada", "alan@example.org"]
+    path.write_text(path.read_text(), encoding="utf-8-sig")  # as Excel writes it
+    assert list(course.build().students(path)) == ["ada", "alan@example.org"]
     for names in ("../../etc", "..", "con", "ada ", "", "ada\nADA", "ada\nada"):
         path.write_text(f'name\n"{names}"\n' if names in ("", "ada ") else f"name\n{names}\n")
         with pytest.raises(ValueError, match="folder"):

@@ -241,7 +241,10 @@ def test_a_model_for_several_devices_that_runs_on_one_misses_nothing(model, x):
 
 
 def test_an_empty_capture_says_why(model, x):
-    with pytest.warns(UserWarning, match="Network did not run inside the block, or has no attention"), regard.capture(model):
+    with (
+        pytest.warns(UserWarning, match="Network did not run inside the block, or has no attention"),
+        regard.capture(model),
+    ):
         pass
     with pytest.warns(UserWarning, match=r"matches none of blocks\.0"), regard.capture(model, only="layers.*"):
         model(x)

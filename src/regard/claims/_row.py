@@ -71,6 +71,11 @@ class Row:
         return as_line(self.claim.condition.text) if self.claim.condition and self.verdict == "holds under" else None
 
     @property
+    def instead(self) -> str | None:
+        """What is true instead, if the statement fails."""
+        return as_line(self.claim.instead.text) if self.claim.instead and self.verdict == "fails" else None
+
+    @property
     def proved(self) -> tuple[Theorem, ...]:
         """The machine-checked theorems about the claim."""
         return theorems_about(self.claim.id)
@@ -101,8 +106,10 @@ class Row:
             "id": self.claim.id,
             "topic": self.claim.topic,
             "source": self.claim.source,
+            "statement": as_line(self.claim.statement),
             "verdict": self.verdict,
             "condition": self.condition,
+            "instead": self.instead,
             "evidence": self.evidence,
             "mutant_rejected": self.mutant_rejected,
             "slow": self.claim.slow,

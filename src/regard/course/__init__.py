@@ -11,6 +11,8 @@ from regard.course._expect import Draw as Draw
 from regard.course._expect import expect as expect
 from regard.course._expect import expect_choice as expect_choice
 from regard.course._expect import expect_numbers as expect_numbers
+from regard.course._expect import expect_parts as expect_parts
+from regard.course._expect import expect_tensor as expect_tensor
 from regard.course._expect import lines_of as lines_of
 from regard.course._expect import pictures_of as pictures_of
 from regard.course._notebook import Feedback as Feedback

@@ -3,6 +3,7 @@
 import argparse
 import csv
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -14,7 +15,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m regard.course", description=__doc__)
     parser.add_argument("checks", help="checks.json of a notebook, made by make course; - reads it from standard input")
     parser.add_argument("submission", nargs="+", type=Path, help="notebooks, or folders of them")
-    parser.add_argument("--students", type=Path, help="CSV with columns name and file, if file names are not names")
+    parser.add_argument(
+        "--students", type=Path, help="CSV with columns name and file (or folder), if these are not names"
+    )
     parser.add_argument("--student", help="the name of the one student whose submission this is")
     parser.add_argument("--table", type=Path, help="write the points of all as CSV")
     parser.add_argument("--gradescope", type=Path, help="write results.json for Gradescope (one submission)")
@@ -27,16 +30,17 @@ def main(arguments: list[str] | None = None) -> int:
         text = sys.stdin.read() if options.checks == "-" else Path(options.checks).read_text(encoding="utf-8")
         package = Package.from_json(text)
         names = _names(options.students) if options.students else {}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    paths = [
-        file for path in options.submission for file in (sorted(path.rglob("*.ipynb")) if path.is_dir() else [path])
-    ]
+    paths = [file for path in options.submission for file in (_notebooks(path) if path.is_dir() else [path])]
     if not paths:
         print("there are no notebooks there", file=sys.stderr)
         return 2
-    files = [(path, options.student or names.get(path.name) or _name(path, package.notebook)) for path in paths]
+    files = [(path, options.student or _name(path, package.notebook, names)) for path in paths]
+    for path, student in files:
+        if names and student not in names.values():
+            print(f"{path} is not in {options.students}; it is graded as that of {student!r}", file=sys.stderr)
     found = []
     for marks in grade_files(files, package, jobs=options.jobs, seconds=options.seconds):
         found.append(marks)
@@ -54,14 +58,26 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _name(path: Path, notebook: str) -> str:
-    """The student of a file: the name of the file, or of its folder if all files have the name that was handed out."""
-    return path.parent.name if path.stem == notebook else path.stem
+def _notebooks(folder: Path) -> list[Path]:
+    """The notebooks in a folder and its folders, without the copies that Jupyter and macOS put into folders of their own."""
+    found = sorted(folder.rglob("*.ipynb"))
+    return [path for path in found if not re.search(r"(^|/)(\.|__MACOSX/)", path.relative_to(folder).as_posix())]
+
+
+def _name(path: Path, notebook: str, names: dict[str, str]) -> str:
+    """The student of a file: by the table, or the name of the file; of its folder if the file has the name that was handed
+    out (browsers and Jupyter number a second copy)."""
+    as_handed_out = re.fullmatch(re.escape(notebook) + r"( ?\(\d+\)|-Copy\d+)?", path.stem)
+    name = path.parent.name if as_handed_out else path.stem
+    return names.get(path.name) or names.get(path.parent.name) or name
 
 
 def _names(path: Path) -> dict[str, str]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return {row["file"]: row["name"] for row in csv.DictReader(file)}
+    with path.open(newline="", encoding="utf-8-sig") as file:  # Excel begins a file with a byte order mark
+        rows = list(csv.DictReader(file))
+    if not rows or not {"file", "name"} <= set(rows[0]):
+        raise ValueError(f"{path} needs the columns name and file, with one submission in each row")
+    return {row["file"]: row["name"] for row in rows}
 
 
 if __name__ == "__main__":

@@ -80,14 +80,12 @@ def expect(
     Traceback (most recent call last):
     regard.course._expect.Advice: take the logarithm at the end
     """
-    if got is None or got is Ellipsis:
-        raise NotThere(f"{of}: nothing there yet; replace every ... in the cell above by your own code")
     if isinstance(right, Tensor):
-        if not isinstance(got, Tensor):
-            raise AssertionError(f"{of}: must be a tensor of shape {tuple(right.shape)}, not {_kind(got)}")
+        _refuse_other_kinds(got, tuple(right.shape), of)
     else:
+        _refuse_blank(got, of)
         got = _one_number(got, of)
-    _refuse_complex(got, of)
+        _refuse_complex(got, of)
     answer, truth = _plain(got), _plain(right)
     if answer.shape == truth.shape and _same(answer, truth, tolerance):
         return
@@ -95,6 +93,33 @@ def expect(
         if _plain(wrong).shape == answer.shape and _same(answer, _plain(wrong), tolerance, equal_nan=True):
             raise Advice(advice)
     raise AssertionError(f"{of}: {_difference(answer, truth, tolerance)}")
+
+
+def expect_tensor(got: Any, *shape: int, of: str = "your result") -> Tensor:
+    """Return the answer as float32 if it is a tensor of this shape. Anything else raises an error.
+
+    >>> import regard.course
+    >>> regard.course.expect_tensor([[1.0]], 1, 1)
+    Traceback (most recent call last):
+    AssertionError: your result: must be a tensor of shape (1, 1), not a list
+    """
+    _refuse_other_kinds(got, shape, of)
+    if got.shape != shape:
+        raise AssertionError(f"{of}: shape {tuple(got.shape)}, but it should be {shape}")
+    return got.float()
+
+
+def expect_parts(got: Any, *parts: str) -> tuple[Any, ...]:
+    """Return the parts of an answer that consists of several. Anything else raises an error that names them.
+
+    >>> import regard.course
+    >>> query, key = regard.course.expect_parts(3, "query", "key")
+    Traceback (most recent call last):
+    AssertionError: return 2 things: query, key
+    """
+    if not isinstance(got, tuple) or len(got) != len(parts):
+        raise AssertionError(f"return {len(parts)} things: {', '.join(parts)}")
+    return got
 
 
 def expect_numbers(got: Any, count: int, *, of: str = "your answer") -> Tensor:
@@ -182,9 +207,24 @@ def _close(figure: Any) -> None:
     pyplot.close(figure)
 
 
+def _refuse_blank(got: Any, of: str) -> None:
+    if got is None or got is Ellipsis:
+        raise NotThere(f"{of}: nothing there yet; replace every ... in the cell above by your own code")
+
+
+def _refuse_other_kinds(got: Any, shape: tuple[int, ...], of: str) -> None:
+    """Only a tensor of real numbers has a shape and can be computed with."""
+    _refuse_blank(got, of)
+    if not isinstance(got, Tensor):
+        raise AssertionError(f"{of}: must be a tensor of shape {shape}, not {_kind(got)}")
+    _refuse_complex(got, of)
+
+
 def _kind(value: Any) -> str:
+    if isinstance(value, tuple):  # a list has become one, too
+        return "a list or tuple"
     name = getattr(value, "name", "") if type(value).__name__ == "Other" else type(value).__name__
-    return f"a {name}"
+    return f"an {name}" if name[:1].lower() in "aeio" else f"a {name}"
 
 
 def _one_number(got: Any, of: str) -> Any:

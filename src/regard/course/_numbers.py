@@ -23,7 +23,8 @@ def numbers(notebook: str, seed: int) -> dict[str, Any]:
 
 
 def _worked_example(draw: Draw, seed: int) -> dict[str, Any]:
-    """Three tokens and three matrices of small whole numbers; no two keys tie for the second token."""
+    """Three tokens and three matrices of small whole numbers: no two keys tie for a token, since hard attention would mix
+    their values, and the second token's best key is another one."""
     if seed == 0:
         return {
             "hidden": [[5, 1], [4, 3], [-2, 6]],
@@ -39,8 +40,8 @@ def _worked_example(draw: Draw, seed: int) -> dict[str, Any]:
                 for name in ("w_query", "w_key", "w_value")
             },
         }
-        scores = _scores(found)[1]
-        if len(set(scores)) == 3 and 0 not in scores:
+        scores = _scores(found)
+        if all(len(set(row)) == 3 for row in scores) and 0 not in scores[1] and max(scores[1]) != scores[1][1]:
             return found
 
 
@@ -66,11 +67,13 @@ def _layer_sizes(draw: Draw, seed: int) -> dict[str, Any]:
 
 
 def _convolution_sizes(draw: Draw, seed: int) -> dict[str, Any]:
+    """A line and a kernel for which common slips in counting the outputs give other counts."""
     if seed == 0:
-        return {"line_size": 23, "line_kernel": 4, "line_stride": 3, "line_dilation": 2}
-    return {
-        "line_size": draw.size(20, 60),
-        "line_kernel": draw.size(2, 6),
-        "line_stride": draw.size(2, 5),
-        "line_dilation": draw.size(2, 4),
-    }
+        return {"line_size": 23, "line_kernel": 5, "line_stride": 3, "line_dilation": 2}
+    while True:
+        size, kernel, stride, dilation = draw.size(20, 60), draw.size(2, 6), draw.size(2, 5), draw.size(2, 4)
+        right, one_short, undilated = (
+            (size - reach) // stride + 1 for reach in (dilation * (kernel - 1) + 1, dilation * (kernel - 1), kernel)
+        )
+        if len({right - 1, right, one_short, undilated}) == 4:
+            return {"line_size": size, "line_kernel": kernel, "line_stride": stride, "line_dilation": dilation}

@@ -145,7 +145,7 @@ def _one_hot_heads(trial: Trial, kernel: int, *, query_minus_key: bool, flip: bo
 
 
 class Limit(NamedTuple):
-    """The limit of a weight, by the squared distance from the target and how many keys are as near as the nearest."""
+    """The limit of the weights of a row, by the squared distances of its keys from the target and the smallest of them."""
 
     of: Callable[[Tensor, Tensor], Tensor]
 
@@ -185,7 +185,7 @@ def limit(answer: Limit) -> Evidence:
         found.same(float(exact), guess, f"distance² {square}: the limit is {written(exact)}")
     for trial in trials(16):
         rows, columns = 2 + trial.size(1, 5), 2 + trial.size(1, 5)
-        center = torch.tensor([[trial.size(-2, 2), trial.size(-2, 2)]]).double()
+        center = torch.tensor([[trial.size(-4, 4), trial.size(-4, 4)]]).double() / 2  # on pixels, and between them
         offset = reference.relative_offsets((rows, columns), dtype=torch.float64)
         distance = (offset - center[0]).square().sum(-1)
         nearest = distance.amin(-1, keepdim=True)

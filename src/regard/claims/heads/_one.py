@@ -234,8 +234,8 @@ def kernel_regression(kernel: Callable[[float], Callable[[Tensor, Tensor], Tenso
     $\sum_i \frac{K(x, x_i)}{\sum_j K(x, x_j)} y_i$ with $x = q$, $x_i = k_i$, $y_i = v_i$ and $K(q, k) = e^{\beta q
     \cdot k}$ is the softmax average, term by term. Since $\beta q \cdot k = -\frac{\beta}{2} \|q - k\|^2 +
     \frac{\beta}{2} \|q\|^2 + \frac{\beta}{2} \|k\|^2$, the kernel is the familiar Gaussian one exactly when all keys
-    have the same length. As a kernel of *inputs* it is symmetric only
-    where $W_q^\top W_k$ is.
+    have the same length. As a kernel of *inputs* it is symmetric only where $W_q^\top W_k$ is. (The source's
+    $\text{out}_i = a_{ij} v_j$ stands for the sum over $j$.)
     """
     found = Comparison()
     for trial in trials():

@@ -109,7 +109,8 @@ def sine(wavelengths: Wavelengths) -> Evidence:
     The wavelength of $\sin(\omega_k t)$ is $2\pi/\omega_k = 2\pi \cdot 10000^{2k/d}$, so neighbors differ by the
     factor $10000^{2/d}$: a geometric progression, as the source says. The $d/2$ values of $k$ span a factor of
     $10000^{1 - 2/d}$, not 10000: counted from 1 the first end is missed, counted from 0 the last. At $d = 512$ that
-    is 3.7 %. The check takes the ends symbolically for even $d$, and finds the frequencies in the library's table.
+    is 3.7 %. (The frequency differs from entry to entry of a position's vector; it is the same at every position.)
+    The check takes the ends symbolically for even $d$, and finds the frequencies in the library's table.
     """
     sympy = symbols()
     found = Comparison()

@@ -125,7 +125,8 @@ def gaussian_simplify(formula: Callable[[Any, Any, Any], Any]) -> Evidence:
     $-\alpha (1, -2 \Delta_1, -2 \Delta_2)$ and $(\|\delta\|^2, \delta_1, \delta_2)$. It is $-\alpha \|\delta -
     \Delta\|^2$ plus a constant (a6-constant), so the weights are those of a Gaussian bump. The check proves it
     symbolically, and compares the reference's four terms with the library's weights. (There $\delta = q - k$; the
-    library's center is key − query, $-\Delta$.)
+    library's center is key − query, $-\Delta$. As printed, $\widetilde{W}_k = I$ fits the second term only where
+    $D_{hid} = D_p$; that term is zero anyway.)
     """
     sympy = symbols()
     alpha, d1, d2, c1, c2 = sympy.symbols("alpha delta1 delta2 Delta1 Delta2", real=True)

@@ -87,7 +87,8 @@ def variance_order(power: int) -> Evidence:
 
     The products $q_i k_i$ are independent, so their variances add. Each is $\sigma^2 (2 \mu_i^2 + \sigma^2)$, which
     is $O(1)$, and there are $d$ of them. The check takes the moments from the density by integration, forms the sum,
-    and lets sympy find the limit of $\Var / d^p$, which must be finite.
+    and lets sympy find the limit of $\Var / d^p$, which must be finite. (The source writes the sum as $d$ times the
+    first term; that needs one mean for all entries, but the order is the same.)
     """
     sympy = symbols()
     mu, sigma, each = _variance_of_product()

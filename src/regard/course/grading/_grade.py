@@ -7,7 +7,7 @@ from typing import Any
 
 from regard.course.grading._package import NotebookCheck, Package, Question, checks_of
 from regard.course.grading._refusal import ReadyMadeError
-from regard.course.grading._sandbox import AnswerError, Job, RemoteAnswer, Sandbox, Stopped, Worker
+from regard.course.grading._sandbox import AnswerError, Job, Missing, RemoteAnswer, Sandbox, Stopped, Worker
 from regard.course.grading._submission import Submission
 
 
@@ -149,14 +149,14 @@ def _argument(name: str, question: Question, package: Package, worker: Worker, s
 
 def _words(error: Exception) -> str:
     """The message after a public check: everything that helps."""
-    if isinstance(error, AssertionError | AnswerError | Stopped):
+    if isinstance(error, AssertionError | AnswerError | Missing | Stopped):
         return str(error)
     return f"what your answer returns does not fit: {error}"
 
 
 def _fixed_words(error: Exception) -> str:
     """The message after a hidden check: the same for every seed, so that no numbers of the check are revealed."""
-    if isinstance(error, ReadyMadeError | Stopped) or type(error).__name__ in ("Advice", "NotThere"):
+    if isinstance(error, Missing | ReadyMadeError | Stopped) or type(error).__name__ in ("Advice", "NotThere"):
         return str(error)
     if isinstance(error, AnswerError):
         if error.ready_made:

@@ -28,6 +28,10 @@ class Stopped(Exception):
     """The student's process ended by itself, or had to be stopped."""
 
 
+class Missing(Exception):
+    """The notebook has no answer of this name that can be called."""
+
+
 @dataclass
 class AnswerError(Exception):
     """An error in student code: its type, its text and the student's line."""
@@ -171,6 +175,10 @@ class Worker:
                     continue
                 if "error" in reply:
                     told = reply["error"]
+                    if told["missing"]:
+                        raise Missing(
+                            "there is no such answer: keep the name and the kind (def or class) that it was given"
+                        )
                     raise AnswerError(
                         str(told["type"]),
                         str(told["text"]),

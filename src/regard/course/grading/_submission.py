@@ -7,13 +7,24 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
 
 class Statement(NamedTuple):
-    """One statement at the top level of a cell."""
+    """One statement at the top level of a cell.
+
+    Attributes:
+        cell: the number of its cell.
+        number: its number in the cell.
+        binds: the names that it binds or changes at the top level; ``*`` for those of ``from … import *``.
+        calls: the names of objects whose methods it calls, which may change them.
+        needs: the names in it.
+    """
 
     cell: int
     number: int
     binds: frozenset[str]
+    calls: frozenset[str]
     needs: frozenset[str]
 
 
@@ -22,7 +33,8 @@ class Submission:
 
     Args:
         cells: (kind, source) of every cell, in order.
-        given: sources of the cells that came with the notebook and are not answers; they are ignored.
+        given: sources of the cells that came with the notebook and are not answers; of these, only the numbers that they
+            write down are read.
     """
 
     def __init__(self, cells: Iterable[tuple[str, str]], given: Iterable[str] = ()) -> None:
@@ -31,11 +43,13 @@ class Submission:
         self.texts: list[str] = []
         self.broken: dict[int, str] = {}
         statements: list[Statement] = []
+        own: set[str] = set()  # torch.manual_seed(0) changes nothing of the student's, rows.append(3) may
         for kind, source in cells:
             if kind == "markdown":
                 self.texts.append(source)
-            if kind != "code" or _plain(source) in known:
+            if kind != "code":
                 continue
+            is_given = _plain(source) in known
             number, code = len(self.cells), _without_magic(source)
             self.cells.append(code)
             try:
@@ -43,8 +57,13 @@ class Submission:
             except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
                 self.broken[number] = str(error)
                 continue
-            statements += [Statement(number, index, *_names(node)) for index, node in enumerate(body)]
-        self.statements = statements
+            for index, node in enumerate(body):
+                if is_given and not _is_data(node):
+                    continue
+                statements.append(Statement(number, index, *_names(node)))
+                if not isinstance(node, ast.Import | ast.ImportFrom):
+                    own |= statements[-1].binds
+        self.statements = [each._replace(binds=each.binds | (each.calls & own)) for each in statements]
 
     @classmethod
     def read(cls, path: Path, given: Iterable[str] = ()) -> "Submission":
@@ -61,7 +80,7 @@ class Submission:
 
         Names that are ``provided`` (correct answers to earlier questions) are not searched for.
         """
-        needed, provided = set(names), frozenset(provided)
+        needed, provided = {*names, "*"}, frozenset(provided)
         chosen: set[int] = set()
         while True:
             new = {
@@ -104,32 +123,55 @@ def _plain(source: str) -> str:
     return re.sub(r"-?\d+", "0", "\n".join(line.rstrip() for line in source.strip().split("\n")))
 
 
+def _is_data(node: ast.stmt) -> bool:
+    """Whether a statement gives names to numbers that it writes down, as ``x = torch.tensor([1.0, 2.0])`` does."""
+    names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
+    return isinstance(node, ast.Assign) and names <= {"torch"}
+
+
 def _without_magic(source: str) -> str:
-    return "\n".join("pass" if re.match(r"[%!?]", line) else line for line in source.split("\n"))
+    """The code without IPython's commands. Only lines that Python cannot read are looked at: one in the middle of a
+    statement may begin with ``%``, too."""
+    lines = source.split("\n")
+    for _ in range(min(100, 10**7 // (1 + len(source)))):  # a hostile cell shall not take long
+        try:
+            ast.parse("\n".join(lines))
+        except SyntaxError as error:
+            number = min(error.lineno or 1, len(lines)) - 1
+            command = re.fullmatch(r"(\s*)([%!?].*|[\w.]+\?\??\s*)", lines[number])
+            if command is None:
+                break
+            lines[number] = f"{command[1]}pass"
+        except (ValueError, RecursionError, MemoryError):
+            break
+        else:
+            break
+    return "\n".join(lines)
 
 
-def _names(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
-    """The names that a statement binds or changes at the top level, and those it needs."""
-    binds, needs = set(), set()
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        binds.add(node.name)
-    elif isinstance(node, ast.Import | ast.ImportFrom):
-        binds |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+def _names(node: ast.stmt) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """The names that a statement binds or changes at the top level, those whose methods it calls, and those it needs."""
+    needs = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    if isinstance(node, DEFINITION):  # what is inside happens in calls
+        return frozenset({node.name}), frozenset(), frozenset(needs)
+    binds: set[str | None] = set()
+    calls: set[str | None] = set()
     for part in ast.walk(node):
-        if isinstance(part, ast.Name):
-            needs.add(part.id)
-            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-            if not inside and isinstance(part.ctx, ast.Store | ast.Del):
-                binds.add(part.id)
-        elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and isinstance(
-            node, ast.If | ast.Try | ast.With
-        ):
+        if isinstance(part, DEFINITION | ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
             binds.add(part.name)
-        elif isinstance(part, ast.Attribute | ast.Subscript) and isinstance(part.ctx, ast.Store):
-            root: ast.expr = part
-            while isinstance(root, ast.Attribute | ast.Subscript):
-                root = root.value
-            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-            if isinstance(root, ast.Name) and not inside:
-                binds.add(root.id)
-    return frozenset(binds), frozenset(needs)
+        elif isinstance(part, ast.MatchMapping):
+            binds.add(part.rest)
+        elif isinstance(part, ast.Import | ast.ImportFrom):
+            binds |= {(alias.asname or alias.name).split(".")[0] for alias in part.names}
+        elif isinstance(part, ast.Name | ast.Attribute | ast.Subscript) and isinstance(part.ctx, ast.Store | ast.Del):
+            binds.add(_root(part))
+        elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
+            calls.add(_root(part.func))
+    return frozenset(filter(None, binds)), frozenset(filter(None, calls)), frozenset(needs)
+
+
+def _root(part: ast.expr) -> str | None:
+    """The ``x`` of ``x``, ``x.y`` and ``x[y].z``; None if it is no name."""
+    while isinstance(part, ast.Attribute | ast.Subscript):
+        part = part.value
+    return part.id if isinstance(part, ast.Name) else None

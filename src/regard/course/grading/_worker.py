@@ -62,6 +62,10 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     return bytes(parts)
 
 
+class NoFunctionError(Exception):
+    """Under the name of an answer there is nothing that can be called."""
+
+
 class RunningAnswer:
     """A loaded answer: its names, and the calls that the grader sends."""
 
@@ -109,9 +113,11 @@ class RunningAnswer:
             subject.load_state_dict(request["state"])
             subject.eval()
             return None
-        if todo == "slopes":
-            return _slopes(subject, arguments, request["weight"])
         function = getattr(subject, request["method"]) if request.get("method") else subject
+        if isinstance(target, str) and not callable(function):
+            raise NoFunctionError
+        if todo == "slopes":
+            return _slopes(function, arguments, request["weight"])
         before = [part.clone() if isinstance(part, torch.Tensor) else None for part in arguments]
         found = function(*arguments, **options)
         if todo == "build":
@@ -152,6 +158,7 @@ class RunningAnswer:
             "text": str(error)[:600],
             "line": line,
             "ready_made": isinstance(error, refusal.ReadyMadeError),
+            "missing": isinstance(error, NoFunctionError),
         }
 
 
