@@ -247,6 +247,26 @@ def test_blocks_of_local_attention_are_no_heads(product, blocks):
         assert found.weights.shape == (2 * blocks, 4, 4, 8)
 
 
+@pytest.mark.parametrize("blocks", [1, 2, 5])
+@pytest.mark.parametrize("image", [False, True])
+def test_heads_before_blocks_are_folded_with_the_samples(image, blocks):
+    """As in HaloNet, whose small images are a single block: (batch · heads, blocks, queries, width)."""
+
+    class Halo(Projected):
+        def forward(self, x):
+            x = x.flatten(2).mT if image else x
+            q, k, v = (y.flatten(0, 1).unflatten(1, (blocks, -1)) for y in self.split(x))
+            out = self.product(q, k, v).flatten(1, 2)
+            return self.proj(out.unflatten(0, (-1, self.heads)).transpose(1, 2).flatten(2))
+
+    layer, x = Halo(), torch.randn(3, 16, 2 * blocks, 3) if image else torch.randn(3, 6 * blocks, 16)
+    found = captured(layer, x)["Halo"]
+    q, k, _ = layer.split(x.flatten(2).mT if image else x)
+    q, k = (y.unflatten(2, (blocks, -1)).transpose(1, 2).flatten(0, 1) for y in (q, k))
+    assert found.axes == "known"
+    torch.testing.assert_close(found.weights, (q @ k.mT / 2).softmax(-1))
+
+
 def test_grouped_heads_in_two_axes_are_all_heads():
     class Grouped(Projected):
         def forward(self, x):

@@ -172,7 +172,7 @@ def _needs_float32(value: Tensor, center: Tensor, sharpness: Tensor) -> bool:
     """Whether half precision is not enough without our kernels. The gradients of centers and sharpness are sums over nodes that
     cancel where values have a mean, which rounding at the nodes would disturb; and products in float16 are slow on a CPU."""
     half = value.dtype in (torch.float16, torch.bfloat16)
-    if not half or kernels.usable_for_nodes(value, build_dtype(center, sharpness)):
+    if not half or (_is_plain(value) and kernels.usable_for_nodes(value, build_dtype(center, sharpness))):
         return False
     trained = torch.is_grad_enabled() and (center.requires_grad or sharpness.requires_grad)
     return value.dtype is torch.float16 or trained or is_transformed()

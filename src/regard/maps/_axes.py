@@ -255,7 +255,10 @@ def _readings(lead: tuple[int, ...], evidence: AxisEvidence, gathered: bool) -> 
         found += [
             AxisReading((lead[0] // count, count, lead[1]), heads=(1,), split=count)
             for count in sorted(evidence.counts)
-            if lead[0] % count == 0 and lead[0] > 0 and 1 < lead[1] != count
+            if lead[0] % count == 0
+            and lead[0] > 0
+            # With one block only the number of tokens can tell these heads from one head at a time.
+            and (1 < lead[1] != count or (lead[1] == 1 and lead[0] > count > 1 and evidence.tokens))
         ]
     if gathered and axes:
         last = axes[-1]

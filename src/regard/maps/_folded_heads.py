@@ -16,7 +16,7 @@ from regard.maps._record import Computation
 
 Order = Literal["samples first", "heads first", "unknown"]
 _RESHAPES = frozenset({"view", "reshape", "unflatten"})
-_STEPS = 24  # torch functions after an attention among which the one that merges its heads is looked for
+_STEPS = 24  # functions that return a tensor, among which the one that merges the heads of an attention is looked for
 
 
 @dataclass
@@ -51,11 +51,11 @@ class FoldedHeads:
     def saw(self, function: str, args: tuple[Any, ...], out: Any) -> tuple[str, Order] | None:
         """A torch function ran. Returns the name of the attention and its order, if this function shows it."""
         waiting = self.waiting
-        if waiting is None:
-            return None
+        if waiting is None or not isinstance(out, Tensor):
+            return None  # as reads of attributes, of which an interceptor inside of this one makes many
         waiting.steps -= 1
         order: Order | None = "unknown" if waiting.steps <= 0 else None
-        if isinstance(out, Tensor) and out.numel() == waiting.output.numel():
+        if out.numel() == waiting.output.numel():
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 order = _merged(out, waiting.output) or order
                 if order is None and function in _RESHAPES and args and args[0] is waiting.own():

@@ -82,9 +82,10 @@ def sums_to_one(x: Tensor, axis: int, within: float = 1e-2) -> bool:
     """
     if x.numel() == 0 or why_unreadable(x):
         return False
-    total = x.detach().sum(axis, dtype=torch.float32)
-    error = torch.minimum((total - 1).abs(), total.abs())
-    return bool((error < within).all() & (total > 0.5).any())
+    with torch.no_grad(), torch._C.DisableTorchFunction():  # an interceptor around this one must not see it
+        total = x.detach().sum(axis, dtype=torch.float32)
+        error = torch.minimum((total - 1).abs(), total.abs())
+        return bool((error < within).all() & (total > 0.5).any())
 
 
 def is_turned(x: Tensor) -> bool:

@@ -242,7 +242,9 @@ def _times_matrix(history: TensorHistory, x: Tensor, value: Tensor) -> TensorOri
     if matrix is None or shares_memory(matrix, value):  # the same vectors are keys and values
         return None
     origin.average = None
-    if matrix.ndim > 2 and matrix.shape[-1] == matrix.shape[-2] and bool((matrix < 0).any()):
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        keys = matrix.ndim > 2 and matrix.shape[-1] == matrix.shape[-2] and bool((matrix < 0).any())
+    if keys:
         history.uses.append(ExpectedUse(about.name, origin.shape, touched=True, reason=_MATRIX))
         return None
     return replace(origin, kind="weights", average=about)
