@@ -7,8 +7,8 @@ from typing import Any, SupportsIndex
 import torch
 from torch import Tensor, nn
 
-from regard.analysis._checkpointing import check_runs_once
 from regard.analysis._composed_maps import Composition, CompositionListener
+from regard.analysis._replaceable import check_runs_once, why_fixed
 from regard.maps import AttentionRecord, intercept, whole_number
 from regard.support.checks import check_module, describe, is_iterable
 
@@ -53,9 +53,14 @@ class ChangedHeads(CompositionListener):
         self.remember(record)
         output = record.running.output
         new = None if output is None else self.change(record, output)
-        if new is not None:
-            check_runs_once(record.name)
-            self._changed.add(record.name)
+        if new is None:
+            return None
+        reason = why_fixed(record)
+        if reason:
+            self.broken.append(f"{record.name!r} {reason}")
+            return None
+        check_runs_once(record.name)
+        self._changed.add(record.name)
         return new
 
     def composed(self, found: Composition) -> None:
@@ -81,7 +86,7 @@ class ChangedHeads(CompositionListener):
 
     def regrouped(self, name: str, known: bool) -> None:
         if name in self._changed:
-            raise ValueError(
+            self.broken.append(
                 f"the heads of {name!r} cannot be changed: its heads and samples are one axis of its tensors, in which "
                 + ("heads come first" if known else "nothing shows which comes first")
             )

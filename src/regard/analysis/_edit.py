@@ -11,7 +11,6 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
-from regard.analysis._checkpointing import check_runs_once
 from regard.analysis._chosen_numbers import Chosen, Named, checked_chosen, count_of, listed, numbers_of
 from regard.analysis._composed_maps import Composition, CompositionListener
 from regard.analysis._edited_weights import (
@@ -28,6 +27,7 @@ from regard.analysis._edited_weights import (
     with_weights,
     without_edges,
 )
+from regard.analysis._replaceable import check_runs_once, why_fixed
 from regard.maps import (
     AttentionRecord,
     Map,
@@ -242,7 +242,7 @@ class _Editor(CompositionListener):
         running, edits_of_it = record.running, [edit for edit in self.edits if edit.wants(record.name)]
         reason = _why_not(record) if edits_of_it else None
         if reason:
-            raise ValueError(f"{record.name!r} cannot be edited: {reason}")
+            raise ValueError(f"{record.name!r} cannot be edited: it {reason}")
         edits = [(edit, edit.chosen(record)[0]) for edit in edits_of_it]
         for edit, edges in edits:
             edit.see(record, edges)
@@ -301,14 +301,12 @@ def _why_not(record: AttentionRecord) -> str | None:
     """Why this attention cannot be edited, if so."""
     running = record.running
     if record.axes.over == "channels":
-        return "it attends over channels, not over tokens"
+        return "attends over channels, not over tokens"
     if record.axes.over == "samples":
-        return "each of its queries has different keys"
+        return "has different keys for each query"
     if running.value is None:
-        return "its output is not a product of weights and values"
-    if running.output is None or running.restore is None:
-        return f"{record.kernel or record.kind} does not let its output be replaced"
-    return None
+        return "has an output that is not a product of weights and values"
+    return why_fixed(record)
 
 
 _active = threading.local()

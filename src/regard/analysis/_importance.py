@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, SupportsIndex
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regard.analysis._accuracy import Batch, Loss, call, check_batches, evaluating, predictions, sample_losses
 from regard.analysis._changed_heads import ChangedHeads, changing, masking
 from regard.analysis._composed_maps import HeadUnits, by_name, head_units, of_maps
+from regard.analysis._replaceable import gradients, why_no_gradient
 from regard.maps import AttentionRecord, whole_number
 from regard.support.checks import check_choice, check_module, check_positive, describe, taking
 from regard.support.tables import text_table
@@ -81,32 +82,45 @@ def importance(
     return Importance(scores, method)
 
 
+@dataclass
+class _Gates:
+    """A factor of 1 for each sample and head of every attention of one run, in its order, by name."""
+
+    found: list[tuple[str, Tensor]] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    def add(self, record: AttentionRecord, output: Tensor) -> Tensor | None:
+        if reason := why_no_gradient():
+            self.lost.append(f"{record.name!r} {reason}")
+            return None
+        gate = torch.ones(*output.shape[:2], 1, 1, dtype=output.dtype, device=output.device, requires_grad=True)
+        self.found.append((record.name, gate))
+        return output * gate
+
+    def retract(self, name: str) -> None:
+        if self.found and self.found[-1][0] == name:
+            self.found.pop()
+
+
 def _by_gate(model: nn.Module, batches: list[Batch], losses: Loss) -> dict[str, Tensor]:
     totals: dict[str, Tensor] = {}
     samples = 0
+    otherwise = "turn gradient checkpointing off, or pass method='leave_out'"
     for x, labels in batches:
-        gates: list[tuple[str, Tensor]] = []
-
-        def change(record: AttentionRecord, output: Tensor, gates: list[tuple[str, Tensor]] = gates) -> Tensor:
-            gate = torch.ones(*output.shape[:2], 1, 1, dtype=output.dtype, device=output.device, requires_grad=True)
-            gates.append((record.name, gate))
-            return output * gate
-
-        def retract(name: str, gates: list[tuple[str, Tensor]] = gates) -> None:
-            if gates and gates[-1][0] == name:
-                gates.pop()
-
-        with torch.inference_mode(False), torch.enable_grad(), changing(model, change, retract) as changed:
+        gates = _Gates()
+        with torch.inference_mode(False), torch.enable_grad(), changing(model, gates.add, gates.retract) as changed:
             with taking("batches", x, model):
                 output = call(model, x)
+            if gates.lost:
+                raise ValueError(f"{gates.lost[0]}: {otherwise}")
             total = _summed(output, labels, loss=losses)
-            if not gates:
+            if not gates.found:
                 raise ValueError(f"{type(model).__name__} computed no attention")
-            gradients = torch.autograd.grad(total, [gate for _, gate in gates], allow_unused=True)
+            by_gate = gradients(total, [gate for _, gate in gates.found], otherwise)
         count = len(labels)
         samples += count
         calls: dict[str, list[Tensor]] = {}
-        for (name, gate), gradient in zip(gates, gradients, strict=True):
+        for (name, gate), gradient in zip(gates.found, by_gate, strict=True):
             found = torch.zeros_like(gate) if gradient is None else gradient
             calls.setdefault(name, []).append(found.double().flatten(1))
         for name, every in of_maps(calls, changed.compositions).items():

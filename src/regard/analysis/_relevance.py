@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.analysis._accuracy import call, logits_of
+from regard.analysis._replaceable import gradients, why_fixed, why_no_gradient
 from regard.maps import (
     AttentionRecord,
     Joint,
@@ -63,6 +64,8 @@ def relevance(
     with torch.inference_mode(False), torch.enable_grad(), intercept(model, probes, keeps_path=False):
         with taking("x", x, model):
             output = call(model, x)
+        if probes.broken:
+            raise ValueError(f"{probes.broken[0]}: leave it out with only=")
         score = _score(output, target)
         if not probes.found:
             reasons = f" ({'; '.join(probes.lost)})" if probes.lost else ""
@@ -70,11 +73,9 @@ def relevance(
             raise ValueError(f"{type(model).__name__} computed no attention{named}{reasons}")
         check_one_stack((probe.record.name for probe in probes.found), "relevance", 'only="{}"')
         probes.drop_others()
-        if probes.broken:
-            raise ValueError(f"{probes.broken[0]}: leave it out with only=")
-        gradients = torch.autograd.grad(score, [probe.output for probe in probes.found], allow_unused=True)
+        found = gradients(score, [probe.output for probe in probes.found], "turn gradient checkpointing off")
     with torch.no_grad():
-        return _through(_layers(probes, gradients))
+        return _through(_layers(probes, found))
 
 
 def _layers(probes: "_Probes", gradients: Sequence[Tensor | None]) -> list[AttentionRecord]:
@@ -208,13 +209,10 @@ class _Probes(RecordListener):
 
     def attended(self, record: AttentionRecord) -> Tensor | None:
         running = record.running
-        if running.output is None or running.value is None:
-            self.missed(record.name, "the output of its heads is not known")
+        reason = _why_not(record)
+        if reason or running.output is None or running.value is None:
+            self.broken.append(f"{record.name!r} {reason}")
             return None
-        if record.axes.over != "tokens":
-            raise ValueError(
-                f"{record.name!r} attends over {record.axes.over}, not over tokens: leave it out with only="
-            )
         with torch.no_grad(), torch.autocast(running.device.type, enabled=False):
             record.stored, _ = running.weights(slice(None), slice(None))
         # In the graph also if nothing before it needs gradients (frozen weights, token numbers as input).
@@ -223,6 +221,15 @@ class _Probes(RecordListener):
         record.computation = None
         self.found.append(_Probe(record, running.value.detach(), output))
         return output
+
+
+def _why_not(record: AttentionRecord) -> str | None:
+    """Why the gradient of this attention's output, or its meaning, is not known, if so."""
+    if record.axes.over != "tokens":
+        return f"attends over {record.axes.over}, not over tokens"
+    if record.running.value is None:
+        return "has no values whose average is its output"
+    return why_fixed(record) or why_no_gradient()
 
 
 def _score(output: Any, target: Any) -> Tensor:
