@@ -96,11 +96,7 @@ def train(
     with RunLock(run.folder) if first else nullcontext(), random:
         with _removed_on_error(run.folder, created):
             if first:
-                run.checkpoints.clean()
-                for place in (run.folder, run.folder / "model"):
-                    remove_unfinished(place)
-                if origin is not None:
-                    copy_checkpoint(origin, run, recipe)
+                _prepare(run, origin, recipe)
             fabric.barrier()
             checkpoint = last_checkpoint(run, resume, first)
             fabric.barrier()
@@ -118,6 +114,15 @@ def train(
                 bar.close()
         fabric.barrier()
     return run
+
+
+def _prepare(run: Run, origin: Path | None, recipe: Recipe) -> None:
+    """Remove what an interrupted run left unfinished in the folder, and copy the checkpoint of another run that is resumed."""
+    run.checkpoints.clean()
+    for place in (run.folder, run.folder / "model"):
+        remove_unfinished(place)
+    if origin is not None:
+        copy_checkpoint(origin, run, recipe)
 
 
 def _check_arguments(
