@@ -73,7 +73,7 @@ def save(draw: Callable[[Sequence[Result]], Any], picture: Path, description: st
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--output", type=Path, default=picture)
     options = parser.parse_args()
-    draw(load()).savefig(options.output, dpi=90)
+    draw(load()).savefig(options.output, dpi=180)
     print(options.output)
 
 
