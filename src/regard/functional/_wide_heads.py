@@ -245,7 +245,8 @@ def _spread(x: Tensor, weights: Sequence[Tensor], multiply: Multiply) -> list[Te
 
 
 def _output(x: Tensor, axes: Sequence[WideAxis], value: Tensor) -> Tensor:
-    return x.reshape(*x.shape[:2], math.prod(len(axis.coordinates) for axis in axes), value.shape[3])
+    outputs = math.prod([len(axis.coordinates) for axis in axes])  # a list: compilers do not understand a generator here
+    return x.reshape(*x.shape[:2], outputs, value.shape[3])
 
 
 class _ByProducts(torch.autograd.Function):
