@@ -12,7 +12,6 @@ one. Exponentials whose rows are divided by anything (softmax plus one) and sigm
 """
 
 import math
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.maps._living_tensors import LivingTensors
 from regard.maps.sources._before_dropout import before_dropout, entered_dropout
 from regard.maps.sources._random_masks import (
     LIKE_DROPOUT,
@@ -66,7 +66,7 @@ class TensorHistory:
         running: returns the name of the module that is running.
 
     Attributes:
-        origins: weak references to the tensors, and their origins, by id.
+        origins: the origin of each tensor.
         random: tensors that depend on random numbers.
         uses: softmaxes and other results after which a product with values is expected.
         also: a tensor whose views have its origin, even if no function was seen that made them.
@@ -75,7 +75,7 @@ class TensorHistory:
 
     def __init__(self, running: Callable[[], str | None]) -> None:
         self._running = running
-        self.origins: dict[int, tuple[weakref.ref[Tensor], TensorOrigin]] = {}
+        self.origins = LivingTensors[TensorOrigin]()
         self.random = RandomTensors()
         self.uses: list[ExpectedUse] = []
         self.followed = False
@@ -86,18 +86,16 @@ class TensorHistory:
 
     def get(self, x: Any) -> TensorOrigin | None:
         """The origin of a tensor; None if it is not followed."""
-        entry = self.origins.get(id(x))
-        if entry is not None and entry[0]() is x:
-            return entry[1]
+        origin = self.origins.of(x)
+        if origin is not None:
+            return origin
         if self.also is None or x is self.also or not is_whole_view(x, self.also):
             return None
         return None if (origin := self.get(self.also)) is None else replace(origin, shape=tuple(x.shape))
 
     def set(self, x: Tensor, origin: TensorOrigin) -> None:
         self.followed = self.followed or origin.form != "outer" or origin.kind != "scores"
-        key, origins = id(x), self.origins
-        # The tensor may live longer than the capture: its callback must refer to nothing but this dictionary.
-        origins[key] = (weakref.ref(x, lambda _: origins.pop(key, None)), origin)
+        self.origins.note(x, origin)
 
     def forget(self, x: Tensor) -> None:
         self.origins.pop(id(x), None)
