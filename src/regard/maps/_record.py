@@ -124,7 +124,7 @@ class Computation:
     def clean_output(self) -> Tensor | None:
         """The heads' outputs without dropout."""
         if self.expected is not None or not self.dropout or self.value is None:
-            return self.output if self.expected is None else self.expected
+            return self.expected_output
         weights = self.weights(ALL, ALL)[0]
         return weights @ shared_heads(exact(self.value), ALL, weights.shape[1]).to(weights.dtype)
 

@@ -52,7 +52,7 @@ class Revisions(Keeping):
         if record.stored is None:
             self.missed(name, "its output was rescaled after its map was folded by reduce=", record.shape)
             return
-        _scale_rows(record, factor)
+        record.stored.mul_(_of_kept(record, factor, record.shape[1]).unsqueeze(-1).to(record.stored))
 
     def subtracted(self, first: str, second: str, factor: Any) -> None:
         one, two = self._latest(first), self._latest(second)
@@ -195,13 +195,6 @@ def _joinable(records: Sequence[AttentionRecord], folded: bool = False) -> bool:
         and record.axes.over == "tokens"
         for record in records
     )
-
-
-def _scale_rows(record: AttentionRecord, factor: Tensor) -> None:
-    """Multiply the kept rows and heads of a map by their factors, ``(batch, heads, queries)``."""
-    factor = _of_kept(record, factor, record.shape[1])
-    if record.stored is not None:
-        record.stored.mul_(factor.unsqueeze(-1).to(record.stored))
 
 
 def _of_kept(record: AttentionRecord, factor: Tensor, heads: int) -> Tensor:

@@ -7,6 +7,7 @@ for this key. As many keys fit into one run of the layer as a head is wide. Noth
 map is exact, and it is compared with the layer's own output for its own values.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -155,12 +156,10 @@ def block_layer(site: CallSite) -> AttentionRecord | str:
     own, output = unobserved(run, None)
     values = [own.by_head(own.values[name], layer.tokens_first) for name in layer.values if name in own.values]
     value = values[0]
-    made: list[Tensor] = []
 
+    @functools.cache
     def whole() -> Tensor:
-        if not made:
-            made.append(_weights(lambda start: exact(unobserved(run, start)[1]), value.shape[2], output))
-        return made[0]
+        return _weights(lambda start: exact(unobserved(run, start)[1]), value.shape[2], output)
 
     def build(rows: Selection, chosen: Selection) -> tuple[Tensor, None]:
         return whole()[:, chosen][:, :, rows].clone(), None

@@ -1,5 +1,6 @@
 """The source of layers that declare their attention with :func:`regard.maps.observe`: regard's own and those of users."""
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -30,12 +31,10 @@ def own_layer(
     they are first needed."""
     heads, single = canonical(output), output.ndim == 3
     value = None if value is None else canonical(value)
-    made: list[Tensor] = []
 
+    @functools.cache
     def whole() -> Tensor:
-        if not made:
-            made.append(canonical(weights()))
-        return made[0]
+        return canonical(weights())
 
     def build(rows: Selection, chosen: Selection) -> tuple[Tensor, None]:
         return whole()[:, chosen][:, :, rows], None
