@@ -21,7 +21,7 @@ from regard.maps._logsumexps import FromLogsumexp
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps.sources._before_dropout import error_of_kept
-from regard.maps.sources._gathered import gathered
+from regard.maps.sources._gathered import as_read
 from regard.maps.sources._own_values import with_own_values
 from regard.maps.sources._random_masks import RANDOM
 from regard.maps.sources._tensor_facts import (
@@ -299,11 +299,8 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
             tentative=tentative,
         ),
     )
-    record = gathered(record, reading.query_count) if reading.queries else record
+    record = as_read(record, reading)
     record.running.dropout = dropped is not None
-    record.running.folded = (
-        reading.split is not None and reading.heads == (1,) and len(reading.lead) == 2 + len(reading.queries)
-    )
     return record
 
 
