@@ -182,10 +182,7 @@ class Maps(Mapping[str, Map]):
 
     def keep(self, name: str, call: Recordable) -> None:
         """Append a call to the map of this name. Its record is made when the map's calls are first read."""
-        found = self._maps.get(name)  # as ``ensure``, without calling it: this runs at each attention
-        if found is None:
-            found = self._maps[name] = Map(name)
-        found.later.append(call)
+        self.ensure(name).later.append(call)
 
     def ensure(self, name: str) -> Map:
         """The map of this name. If there was none, an empty one is added."""

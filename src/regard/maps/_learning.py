@@ -33,7 +33,6 @@ from regard.observation import unobserved
 _FAST_PATH = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 # Operators that a usual model may call. Any other watched operator may be a part of another attention.
 _EXPECTED = (ATTENTION, "conv2d", *_FAST_PATH)
-_weak = weakref.ref
 _SOFTMAXES = ("softmax", "log_softmax")
 
 
@@ -132,12 +131,11 @@ class LearningInterceptor(Interceptor):
         call = self._repeated.run(args, kwargs, caller) if backward_pass() == NO_PASS else None
         if call is None:
             return None
-        known, _, _, _, value, _, _, _, out, _, _ = call
-        name, moment = known[0], (self.names.run, self._count)
+        name, out, moment = call.known.name, call.output, (self.names.run, self._count)
         self._count += 1
         self._accounted.add(name)
-        self._last_output = last = _weak(out)
-        self._latest = name, last, _weak(value)
+        self._last_output = last = weakref.ref(out)
+        self._latest = name, last, weakref.ref(call.value)
         if self._take is None or not self._take(call, moment):
             record = call.record()
             record.moment = moment

@@ -16,7 +16,6 @@ from regard.maps._module_names import CALL, CallSite
 
 # Names of local variables that hold a cache, and of arguments that hold the other sequence of cross-attention.
 CACHES = ("past_key_values", "past_key_value", "layer_past", "kv_cache", "cache")
-_new: Any = tuple.__new__  # the constructor of a named tuple is slower
 _LAYERS = ("layer_idx",)
 _OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 
@@ -102,7 +101,7 @@ def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], stack: 
     if not plain and not hasattr(cache, "get_seq_length"):
         if not _grows(cache) or _attends_elsewhere(inside) or _local(inside, ("context",)) is not None:
             return None
-        return _new(CacheState, (None, False, stack[0], stack[1]))  # type: ignore[no-any-return]
+        return CacheState(None, False, stack.beams, stack.guessed)
     if not plain or "self_attention_cache" in cache.__dict__:
         own = getattr(cache, "self_attention_cache", cache)
     cross = _attends_elsewhere(inside) or _is_named_cross(type(module).__name__)
@@ -110,8 +109,8 @@ def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], stack: 
         length = _length_of_queries(cache, module, inside)
         if length is None:
             return None
-        return _new(CacheState, (length, True, stack[0], stack[1]))  # type: ignore[no-any-return]
-    return _new(CacheState, (_length(own, module, inside), cross, stack[0], stack[1]))  # type: ignore[no-any-return]
+        return CacheState(length, True, stack.beams, stack.guessed)
+    return CacheState(_length(own, module, inside), cross, stack.beams, stack.guessed)
 
 
 def _length_of_queries(cache: Any, module: nn.Module, inside: Sequence[FrameType]) -> int | None:
