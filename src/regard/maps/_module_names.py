@@ -210,8 +210,6 @@ class ModuleNames:
             )
         if self.running:
             self.running = [entry for entry in self.running if entry[0] in frames]
-        if count and module is None and member is None and (site := self._at_once(frames)) is not None:
-            return site
         for depth, frame in enumerate(frames):
             found = first_argument(frame)
             name = self.of(found) if isinstance(found, nn.Module) else None
@@ -230,22 +228,6 @@ class ModuleNames:
             return CallSite(name, found, tuple(frames), self.remembered)
         path = self.of(module)
         return None if path is None or module is None else CallSite(path, module, tuple(frames))
-
-    def _at_once(self, frames: list[FrameType]) -> CallSite | None:
-        """The fast path of :meth:`locate`: all functions inside the innermost call of a module belong to this module."""
-        owners = []
-        for frame in frames:
-            if frame.f_code is CALL:
-                break
-            owners.append(first_argument(frame))
-        else:
-            return None
-        module = frame.f_locals["self"]
-        path = self.paths.get(id(module))
-        if path is None or any(isinstance(owner, nn.Module) and owner is not module for owner in owners):
-            return None
-        self._count_run(frames)
-        return CallSite(self._numbered(frame, path or self.root), module, tuple(frames), self.remembered)
 
     def _count_run(self, frames: list[FrameType]) -> None:
         """Count a run of the model. ``generate``, or any method of it that calls the model several times, is one run."""
