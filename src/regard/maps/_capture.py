@@ -1,6 +1,5 @@
 """``capture``: the attention maps of a model, computed beside it while it runs unchanged."""
 
-import functools
 import inspect
 import os
 import warnings
@@ -23,7 +22,7 @@ from regard.maps._keeping import OverviewOptions
 from regard.maps._layout import Layout, check_grid
 from regard.maps._learning import LearningInterceptor
 from regard.maps._maps_json import MapsContent
-from regard.maps._module_names import ModuleNames
+from regard.maps._module_names import ModuleNames, runs_unseen
 from regard.maps._quick_calls import QuickCalls, QuickOptions
 from regard.maps._record import AttentionRecord, Missed
 from regard.maps._revisions import Revisions
@@ -104,7 +103,7 @@ class Capture(Revisions):
 
     def _report_unseen_modules(self, modules: Mapping[str, nn.Module]) -> None:
         """Report modules whose attention cannot be intercepted: they run outside of Python, or in other threads."""
-        unseen = any(map(_is_unseen, set(map(type, modules.values()))))
+        unseen = any(map(runs_unseen, set(map(type, modules.values()))))
         scripted: tuple[str, ...] = ()
         for name, module in modules.items() if unseen else ():
             if isinstance(module, torch.jit.ScriptModule) and not f"{name}.".startswith(scripted):
@@ -371,12 +370,6 @@ def _check_options(options: Capture) -> None:
             raise ValueError("overview and reduce exclude each other: an overview is already folded")
     elif options.long.keep_keys:
         raise ValueError("keep_keys=True goes with overview=: without it the whole maps are kept")
-
-
-@functools.lru_cache(4096)
-def _is_unseen(kind: type[nn.Module]) -> bool:
-    """Whether modules of this class run outside of Python or in other threads, where nothing can be intercepted."""
-    return issubclass(kind, torch.jit.ScriptModule | nn.DataParallel)
 
 
 def _positional(function: Callable[..., Any]) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import nn
 
 from regard.maps._call_stack import (
@@ -67,6 +68,11 @@ def _add_modules(found: dict[str, nn.Module], known: set[int], prefix: str, modu
             found[path] = child
             if child._modules:
                 _add_modules(found, known, path + ".", child)
+
+
+def runs_unseen(kind: type[nn.Module]) -> bool:
+    """Whether modules of this class run outside of Python or in other threads, where nothing can be intercepted."""
+    return issubclass(kind, torch.jit.ScriptModule | nn.DataParallel)
 
 
 @dataclass(frozen=True)
