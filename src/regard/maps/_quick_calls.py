@@ -27,7 +27,7 @@ from regard.maps._building import AT_ONCE
 from regard.maps._check import Check, Rounding, allowed_by_rounding
 from regard.maps._check_buffers import CheckBuffers, CheckNumbers
 from regard.maps._layout import Layout, given_layout
-from regard.maps._logsumexp_weights import weights_and_error
+from regard.maps._logsumexp_weights import is_precise, weights_and_error
 from regard.maps._map_rooms import MapRooms
 from regard.maps._operator_watch import unwatched
 from regard.maps._record import AttentionRecord, rounding_factor
@@ -332,7 +332,7 @@ class QuickCalls:
                 alone, weights = False, _by_kernel(call, slice(*span), dtype, False)
             if weights is None:
                 return None
-        elif not _at_once(call, math.prod(shape)):
+        elif not is_precise(logsumexp, query) or math.prod(shape) > AT_ONCE or value.shape[0] != batch:
             return None
         working = 0 if size <= self._chunk_bytes else 3 * self._chunk_bytes
         times = rounding_factor(output.dtype, value.is_cuda, keys)
@@ -344,14 +344,6 @@ class QuickCalls:
         """Release memory that no map used. Returns the numbers of all checks."""
         self._rooms.clear()
         return self._numbers
-
-
-def _at_once(call: RepeatedCall, count: int) -> bool:
-    """Whether a CPU computes this many weights in one piece, from the kernel's logsumexp (see ``_logsumexp_weights``)."""
-    total, value = call.logsumexp, call.value
-    if total is None or value.device.type != "cpu" or count > AT_ONCE or value.shape[0] != call.query.shape[0]:
-        return False
-    return total.dtype == (torch.float64 if call.query.dtype is torch.float64 else torch.float32)
 
 
 def _by_kernel(
