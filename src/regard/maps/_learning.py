@@ -167,6 +167,11 @@ class LearningInterceptor(Interceptor):
                 self.handwritten.history.also = out  # the model is given a view of it
         return out
 
+    def _turns_unusual(self) -> None:
+        """The model does something that a usual one does not: it needs the function mode, now and in later captures."""
+        self.watch_everything()
+        self._usual = False
+
     def watch_everything(self) -> None:
         """Turn the function mode on: from now on every torch function is seen."""
         if self._operators is None:
@@ -260,8 +265,7 @@ class LearningInterceptor(Interceptor):
     def _record(self, site: CallSite, out: Any, source: Any, tokens_first: bool | None = None) -> Any:
         # A second attention in one call, or a logsumexp in the hands of the model: outputs may be combined later.
         if "#" in site.name or tokens_first is not None:
-            self.watch_everything()
-            self._usual = False
+            self._turns_unusual()
         new = super()._record(site, out, source, tokens_first)
         if self._usual and self._operators is None:
             if site.name in self._seen:
@@ -272,8 +276,7 @@ class LearningInterceptor(Interceptor):
     def _pass_to_listener(self, record: AttentionRecord, running: Any, out: Any) -> Any:
         # Folded heads can only be told from what follows, and other kinds of attention need the function mode.
         if running.folded or record.kind not in ("sdpa", "fast path"):
-            self.watch_everything()
-            self._usual = False
+            self._turns_unusual()
         if self._call is not None:
             self._repeated.learn(self._call, record, running)
         self._latest = None  # the output of this call is followed by the base class
@@ -288,23 +291,19 @@ class LearningInterceptor(Interceptor):
         super()._operator(func, args, out)
 
     def observed(self, module: nn.Module | None, output: Tensor, weights: Any, **about: Any) -> Tensor:
-        self.watch_everything()
-        self._usual = False
+        self._turns_unusual()
         return super().observed(module, output, weights, **about)
 
     def called(self, name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.watch_everything()
-        self._usual = False
+        self._turns_unusual()
         return super().called(name, original, args, kwargs)
 
     def parameters_replaced(self, module: nn.Module, parameters: Any) -> None:
-        self.watch_everything()
-        self._usual = False
+        self._turns_unusual()
         super().parameters_replaced(module, parameters)
 
     def thread_started(self) -> None:
-        self.watch_everything()
-        self._usual = False
+        self._turns_unusual()
         super().thread_started()
 
 
