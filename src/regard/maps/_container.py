@@ -33,10 +33,10 @@ class Map(CallList, LongMap):
         reduced: what ``reduce=`` made of the weights; None without it.
     """
 
-    def __init__(self, name: str, calls: list[AttentionRecord] | None = None, reduced: Any = None) -> None:
+    def __init__(self, name: str, calls: list[AttentionRecord] | None = None) -> None:
         CallList.__init__(self, calls)
         self.name = name
-        self.reduced = reduced
+        self.reduced: Any = None
 
     @property
     def latest(self) -> AttentionRecord:
