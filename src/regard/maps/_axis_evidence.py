@@ -6,6 +6,7 @@ tensors.
 
 import re
 from functools import lru_cache
+from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.maps._axes import AxisEvidence
-from regard.maps._module_names import CALL, CallSite, attribute, named_modules
+from regard.maps._module_names import CallSite, attribute, named_modules
 
 # Attributes that state the number of heads, output projections, and names of a module's input.
 _HEADS = ("num_heads", "heads", "n_heads", "num_attention_heads", "nhead", "n_head")
@@ -52,7 +53,7 @@ def stated_by(site: CallSite, width: int) -> tuple[int | None, int | None, Tenso
     stated: int | None = None
     projected: int | None = None
     arguments = None
-    for module, frame in _running_modules(site):
+    for module, frame in islice(site.calls(), 2):
         if (heads := (id(module), "heads")) not in site.remembered:
             site.remembered[heads] = heads_of(module)
         stated = site.remembered[heads]
@@ -101,8 +102,8 @@ def heads_of(module: nn.Module | None) -> int | None:
 
 def sequences_of(site: CallSite) -> tuple[int, int] | None:
     """The number of samples of the module's input and their length, if it is ``(batch, tokens, channels)``."""
-    found = _running_modules(site)
-    first = _first_input(found[0][1]) if found else None
+    call = next(site.calls(), None)
+    first = None if call is None else _first_input(call[1])
     return (first.shape[0], first.shape[1]) if first is not None and first.ndim == 3 else None
 
 
@@ -112,7 +113,7 @@ def inputs_around(site: CallSite) -> list[Tensor]:
     Several inputs with four axes are skipped: those are queries, keys and values.
     """
     found = []
-    for _, frame in _running_modules(site, most=None):
+    for _, frame in site.calls():
         x = _first_input(frame, numbers=True)
         if x is not None and (x.ndim < 4 or _is_alone(x, frame)):
             found.append(x)
@@ -124,19 +125,6 @@ def _is_alone(x: Tensor, frame: FrameType | None) -> bool:
     here: dict[str, Any] = {} if frame is None else frame.f_locals
     given = (*here.get("args", ()), *here.get("kwargs", {}).values())
     return sum(isinstance(y, Tensor) and y.ndim == x.ndim for y in given) <= 1
-
-
-def _running_modules(site: CallSite, most: int | None = 2) -> list[tuple[nn.Module, FrameType]]:
-    """The module of the call and those around it, ``most`` in all, with the frames of their calls."""
-    found: list[tuple[nn.Module, FrameType]] = []
-    for frame in site.frames:
-        if frame.f_code is CALL:
-            module = frame.f_locals["self"]
-            if isinstance(module, nn.Module) and (found or module is site.module):
-                found.append((module, frame))
-        if len(found) == most:
-            break
-    return found
 
 
 @lru_cache(4096)

@@ -57,23 +57,6 @@ def local_variables(code: CodeType, names: tuple[str, ...]) -> list[str]:
     return found[1]
 
 
-# By the ids of the code objects, which are kept alive.
-_depths: dict[tuple[tuple[int, ...], tuple[str, ...]], tuple[list[CodeType], list[int]]] = {}
-
-
-def depths_with(frames: list[FrameType], names: tuple[str, ...]) -> list[int]:
-    """The depths of the functions that have a local variable with one of these names."""
-    codes = [frame.f_code for frame in frames]
-    like = tuple(map(id, codes)), names
-    found = _depths.get(like)
-    if found is None:
-        if len(_depths) > _MOST:
-            _depths.clear()
-        depths = [depth for depth, code in enumerate(codes) if local_variables(code, names)]
-        found = _depths[like] = codes, depths
-    return found[1]
-
-
 def from_compiled_code(frames: list[FrameType]) -> bool:
     """Whether one of these frames is compiled code that runs as Python while it is intercepted.
 

@@ -10,6 +10,7 @@ too.
 
 import inspect
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -22,7 +23,6 @@ from regard.maps._call_stack import (
     USUAL,
     CallStack,
     call_stack_of,
-    depths_with,
     first_argument,
     frames_from,
     from_compiled_code,
@@ -32,7 +32,7 @@ from regard.maps._call_stack import (
 # Parts of a path that wrappers add.
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
-_GRIDS = ("image_grid_thw",)  # the argument with the grids of images, in Qwen-VL
+_GRIDS = "image_grid_thw"  # the argument with the grids of images, in Qwen-VL
 CALL = nn.Module._wrapped_call_impl.__code__  # the code of ``module(…)``: a frame with it is a call of a module
 _COMPILER = "torch._dynamo.eval_frame"
 _MOST = 4096  # facts that are kept: sequences of many lengths add many
@@ -87,6 +87,16 @@ class CallSite:
     module: nn.Module
     frames: tuple[FrameType, ...]
     remembered: dict[Any, Any] = field(default_factory=dict)
+
+    def calls(self) -> Iterator[tuple[nn.Module, FrameType]]:
+        """The module that attends and those that called it, each with the frame of its call; none if it was not called itself."""
+        found = False
+        for frame in self.frames:
+            if frame.f_code is CALL:
+                module = frame.f_locals["self"]
+                found = found or module is self.module
+                if found:
+                    yield module, frame
 
     def local(self, function: str, name: str, module: nn.Module | None = None) -> Any:
         """A local variable of the innermost running function of this name; None if there is none.
@@ -243,7 +253,7 @@ class ModuleNames:
         if outermost is not None:
             self.run += self._outermost is not None
             self._outermost = outermost
-            stated = (frames[depth].f_locals.get(_GRIDS[0]) for depth in depths_with(frames, _GRIDS))
+            stated = (frame.f_locals.get(_GRIDS) for frame in frames if _GRIDS in frame.f_code.co_varnames)
             self.image_grids = next((found for found in stated if found is not None), self.image_grids)
 
     def _is_call(self, frame: FrameType) -> bool:

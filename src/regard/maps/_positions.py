@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -66,7 +67,7 @@ def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
     Without a cache: those of a whole sequence, if there are as many queries as keys. None if the positions are not known.
     """
     queries, keys = shape[2:]
-    inside = _inside(site)
+    inside = list(takewhile(lambda frame: frame.f_code is not CALL, site.frames))  # of the module's own call
     cache = _local(inside, CACHES)
     stack = CallStack.of(frame.f_code for frame in site.frames)
     if cache is None:
@@ -167,16 +168,6 @@ def positions_in(state: CacheState, shape: tuple[int, ...]) -> Positions | None:
     # A sliding window keeps the latest keys; a static cache has room for later ones.
     first_key = 0 if cross else max(0, length - keys)
     return Positions(first, queries, first_key, keys, length, True, cross, beams, guessed)
-
-
-def _inside(site: CallSite) -> list[FrameType]:
-    """The frames of the module's own call."""
-    frames: list[FrameType] = []
-    for frame in site.frames:
-        if frame.f_code is CALL:
-            return frames
-        frames.append(frame)
-    return frames
 
 
 def _local(frames: Sequence[FrameType], names: tuple[str, ...]) -> Any:

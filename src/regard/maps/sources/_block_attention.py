@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard.maps._attention_scores import Selection, exact
 from regard.maps._axis_evidence import heads_of
-from regard.maps._module_names import CALL, CallSite
+from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps.sources._tensor_facts import SOFTMAXES
 from regard.observation import unobserved
@@ -195,5 +195,4 @@ def _weights(response: Callable[[int], Tensor], keys: int, output: Tensor) -> Te
 
 def _call_frame(site: CallSite) -> FrameType | None:
     """The frame of the module's call; None if one of its methods was called directly."""
-    calls = (frame for frame in site.frames if frame.f_code is CALL)
-    return next((frame for frame in calls if frame.f_locals.get("self") is site.module), None)
+    return next((frame for _, frame in site.calls()), None)
