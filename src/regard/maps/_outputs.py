@@ -25,7 +25,7 @@ from regard.maps._packed_patches import about_tokens
 from regard.maps._record import Computation
 from regard.maps._scaled_outputs import STEPS, ScaledOutputs, same_rows
 from regard.maps._written_parts import WrittenParts
-from regard.maps.sources import DIVISIONS, DROPOUTS, MULTIPLICATIONS
+from regard.maps.sources import DIVISIONS, DROPOUTS, JOINS, MULTIPLICATIONS
 
 ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
 SUBTRACTIONS = frozenset({"sub", "sub_", "subtract", "__sub__", "__isub__"})
@@ -44,7 +44,6 @@ _UNUSED = (
 _NOT_FOLLOWED = (
     "what the model did with its output could not be followed: if it scaled or combined outputs, that is not in the map"
 )
-JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
 # Functions that count as steps after an attention. Only the first STEPS of them are followed.
 _COUNTED = DIVISIONS | MULTIPLICATIONS | DROPOUTS | ADDITIONS | {"sum"}
 

@@ -34,7 +34,6 @@ from regard.maps.sources._random_masks import (
 from regard.maps.sources._tensor_facts import (
     CASTS,
     CHOICES,
-    COPIES,
     DIVISIONS,
     EXPONENTIALS,
     JOINS,
@@ -42,6 +41,7 @@ from regard.maps.sources._tensor_facts import (
     RESHAPES,
     SIGMOIDS,
     SPLITS,
+    WRITES,
     by_rows,
     is_learned,
     is_normalized,
@@ -253,8 +253,8 @@ class TensorHistory:
         out = out[0] if name in CHOICES and isinstance(out, tuple) else out
         if name in SPLITS and isinstance(out, tuple | list):
             self._split(func, args, kwargs, out)
-        elif name in COPIES:
-            self._copied(name, func, args, kwargs)
+        elif name in WRITES:
+            self._written(name, func, args, kwargs)
         elif (
             isinstance(out, Tensor) and out.ndim >= 2 and not (name in JOINS and self._joined(func, args, kwargs, out))
         ):
@@ -327,7 +327,7 @@ class TensorHistory:
         for part, source in zip(parts, sources, strict=True):
             self.set(part, replace(origin.dropped(source), shape=tuple(part.shape), numerator=None))
 
-    def _copied(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _written(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note weights that were written into another tensor, or into a part of it; and what was written into weights."""
         target, given = args[0], args[-1]
         before, origin = self.get(target), self.get(given)
