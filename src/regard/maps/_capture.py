@@ -342,11 +342,8 @@ def capture(
     (torch.Size([1, 4, 2, 2]), (3, 3), torch.Size([1, 4, 5]), torch.Size([1, 4, 5]))
     """
     chosen = checked_selection("rows", rows), checked_selection("heads", heads)
-    long = _WHOLE_MAPS if overview is None and keep_keys is False else OverviewOptions(overview, keep_keys)
+    long = OverviewOptions(overview, keep_keys)
     return Capture(model, only, *chosen, dtype, reduce, budget, grid, prefix, stream, values, long)
-
-
-_WHOLE_MAPS = OverviewOptions()
 
 
 def _check_options(options: Capture) -> None:

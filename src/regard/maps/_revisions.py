@@ -139,16 +139,16 @@ class Revisions(Keeping):
             )
         if options or len(records) != len(names) or not _joinable(records, folded=joint.axis == "batch and heads"):
             return False
-        before = sum(record.stored.nbytes for record in records if record.stored is not None)
+        sizes = [record.stored.nbytes for record in records if record.stored is not None]
         whole = join(records, joint)
         if whole is None or whole.stored is None:
             return False
-        after = whole.stored.nbytes
-        if self.storage.budget is not None and self.storage.used - before + after > self.storage.budget:
+        size = whole.stored.nbytes
+        if self.storage.budget is not None and self.storage.used - sum(sizes) + size > self.storage.budget:
             return False  # the parts remain
         for name in names[1:]:
             self.retract(name)
-        self.storage.used += after - sum(record.stored.nbytes for record in records[:1] if record.stored is not None)
+        self.storage.used += size - sizes[0]
         self.maps[names[0]].calls[-1] = whole
         return True
 

@@ -49,13 +49,7 @@ class Storage:
         """
         size = math.prod(shape) * dtype.itemsize
         if self.folder is not None:
-            path = self.folder / f"{self._count:06d}.map"
-            self._count += 1
-            if size == 0:
-                return Allotted(self, 0)
-            flat = torch.from_file(str(path), shared=True, size=math.prod(shape), dtype=dtype)
-            self._files[flat.data_ptr()] = path.name
-            return Allotted(self, 0, flat.reshape(shape))
+            return Allotted(self, 0, self._in_file(self.folder, "map", shape, dtype) if size else None)
         reason = self.take(size, working)
         return Allotted(self, size) if reason is None else reason
 
@@ -77,11 +71,15 @@ class Storage:
         """A copy of a tensor in a file of the folder; the tensor itself without a folder."""
         if self.folder is None or not tensor.numel():
             return tensor
-        path = self.folder / f"{self._count:06d}.keys"
+        return self._in_file(self.folder, "keys", tensor.shape, tensor.dtype).copy_(tensor)
+
+    def _in_file(self, folder: Path, ending: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor in a new file of the folder."""
+        path = folder / f"{self._count:06d}.{ending}"
         self._count += 1
-        mapped = torch.from_file(str(path), shared=True, size=tensor.numel(), dtype=tensor.dtype)
-        self._files[mapped.data_ptr()] = path.name
-        return mapped.view(tensor.shape).copy_(tensor)
+        flat = torch.from_file(str(path), shared=True, size=math.prod(shape), dtype=dtype)
+        self._files[flat.data_ptr()] = path.name
+        return flat.view(shape)
 
     def replace(self, before: Tensor, new: Tensor) -> Tensor:
         """``new`` in place of a map that is no longer needed: in a file of the folder, if there is one."""
