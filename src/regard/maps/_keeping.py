@@ -95,10 +95,9 @@ class Keeping(RecordListener, ABC):
         size = math.prod(shape) * dtype.itemsize
         if self.reduce is not None:
             # Up to one chunk counts as working memory, which is not part of the budget, as for maps that are kept.
-            reason = self.storage.take(size, what="folding this map at once") if size > self.chunk_bytes else None
+            reason = self.storage.why_full(size, what="folding this map at once") if size > self.chunk_bytes else None
             if reason is not None:
                 return f"{reason}; a reduce(total, weights, rows) folds some rows at a time" + self._offer(record)
-            self.storage.used -= size if size > self.chunk_bytes else 0
             device = record.running.device
             whole = Room(lambda items: zeros((items, *shape[1:]), dtype, device), dtype)
             record.stored = build(record, rows, heads, whole, self.chunk_bytes)

@@ -221,8 +221,7 @@ class QuickCalls:
         return plan.kernels
 
     def _fits(self, plan: WritePlan) -> bool:
-        storage = self._storage
-        return storage.budget is None or storage.used + plan.size + plan.working <= storage.budget
+        return self._storage.has_room(plan.size + plan.working)
 
     def _like(self, query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> tuple[Any, ...]:
         """The form of a call, and the options: a key of ``_plans``."""

@@ -76,10 +76,12 @@ class Revisions(Keeping):
         record = self._latest(name)
         if record is None:
             return
-        reason = "its overview is that of both" if record.overview is not None else None
+        reason = None
         if record.heads is not None:
             reason = "heads= chooses from both: capture it without heads="
-        elif record.stored is None and reason is None:
+        elif record.overview is not None:
+            reason = "its overview is that of both"
+        elif record.stored is None:
             reason = "both were folded by reduce="
         if reason is not None:
             self.missed(name, f"some of its heads are subtracted from others: {reason}", record.shape)
@@ -144,7 +146,7 @@ class Revisions(Keeping):
         if whole is None or whole.stored is None:
             return False
         size = whole.stored.nbytes
-        if self.storage.budget is not None and self.storage.used - sum(sizes) + size > self.storage.budget:
+        if not self.storage.has_room(size - sum(sizes)):
             return False  # the parts remain
         for name in names[1:]:
             self.retract(name)

@@ -58,14 +58,23 @@ class Storage:
         """Bytes of the budget that are not used; None without a limit."""
         return None if self.budget is None else max(0, self.budget - self.used)
 
+    def has_room(self, size: int) -> bool:
+        """Whether the budget has room for so many bytes more."""
+        return self.budget is None or self.used + size <= self.budget
+
+    def why_full(self, size: int, working: int = 0, what: str = "this map") -> str | None:
+        """The reason why the budget has no room for ``size`` bytes and ``working`` more while it is computed; None if it has."""
+        if self.budget is None or self.has_room(size + working):
+            return None
+        budget, used, needed, more = (format_size(n, binary=True) for n in (self.budget, self.used, size, working))
+        besides = f", and {more} while it is computed" if working else ""
+        return f"the budget of {budget} has no room for {what}: {used} are in use, and it needs {needed}{besides}"
+
     def take(self, size: int, working: int = 0, what: str = "this map") -> str | None:
-        """Count ``size`` bytes as used. Returns the reason if the budget has no room for them and ``working`` more bytes."""
-        if self.budget is not None and self.used + size + working > self.budget:
-            budget, used, needed, more = (format_size(n, binary=True) for n in (self.budget, self.used, size, working))
-            besides = f", and {more} while it is computed" if working else ""
-            return f"the budget of {budget} has no room for {what}: {used} are in use, and it needs {needed}{besides}"
-        self.used += size
-        return None
+        """Count ``size`` bytes as used, or return the reason why there is no room for them (see :meth:`why_full`)."""
+        reason = self.why_full(size, working, what)
+        self.used += size if reason is None else 0
+        return reason
 
     def place(self, tensor: Tensor) -> Tensor:
         """A copy of a tensor in a file of the folder; the tensor itself without a folder."""
