@@ -72,7 +72,6 @@ class Capture(Revisions):
         limit = None if self.budget is None else parse_size(self.budget, "budget")
         self.storage = Storage(limit, None if self.stream is None else Path(self.stream))
         self.maps = Maps()
-        self.wants_all = self.only is None
         self.projections = ProjectionWatch() if self.values else None
         self._options = QuickOptions(self.rows, self.dtype, self.grid, self.prefix)
         folded = self.reduce is not None or self.long.overview is not None

@@ -70,8 +70,7 @@ class LearningInterceptor(Interceptor):
         self._modules: ModuleWatch | None = None
         self._began = False
         self._seen: set[str] = set()  # modules that attended while the function mode was on
-        wants = None if listener.wants_all else listener.wants
-        self._repeated = RepeatedCalls(self.names, self.layouts, wants, listener.repeats)
+        self._repeated = RepeatedCalls(self.names, self.layouts, listener.wants, listener.repeats)
         self._take = None if listener.repeats is None else listener.repeats.take
         self._call: Call | None = None  # the call that is being recorded
         # Name, output and values of the latest call that was recorded as a repeated one, without following its output.

@@ -19,12 +19,10 @@ class RecordListener:
 
     Attributes:
         lost: attention that could not be recorded, with the reason.
-        wants_all: whether :meth:`wants` says yes to every name, so that it need not be asked.
         projections: sees the matrix products of the model, to find output projections; None if not needed.
         repeats: takes calls that repeat earlier ones, without their records; None if :meth:`attended` takes all.
     """
 
-    wants_all: bool = False
     projections: ProjectionWatch | None = None
     repeats: RepeatedListener | None = None
 

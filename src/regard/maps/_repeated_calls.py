@@ -232,15 +232,14 @@ class RepeatedCalls:
         self,
         names: ModuleNames,
         layouts: TokenLayouts,
-        wants: Callable[[str], bool] | None,
+        wants: Callable[[str], bool],
         listener: RepeatedListener | None,
     ) -> None:
         """
         Args:
-            wants: whether the listener wants attention of a name; None if it wants all.
+            wants: whether the listener wants attention of a name.
         """
         self._names, self._layouts, self._wants = names, layouts, wants
-        self._wanted: set[str] = set()
         self._kernels = None if listener is None else listener.kernels_without_logsumexp
         # The form of the latest call, and the known sites of this form by the id of their module. Most calls have the form of the
         # one before: comparing forms takes less time than looking them up.
@@ -300,7 +299,7 @@ class RepeatedCalls:
             return None
         if known.around is not None and known.around != _around(call.frame):
             return None
-        if self._wants is not None and known.name not in self._wanted and not self._ask(known.name, self._wants):
+        if not self._wants(known.name):
             return None
         # The functions are those of the earlier call, but their arguments may be another module, or a cache.
         cache = _cache(known.reads, call.inside, module) if known.reads else None
@@ -331,13 +330,6 @@ class RepeatedCalls:
         # What is known of a single query may depend on the number of keys, see ``learn``; of others it is a part of the form.
         known = sites.get(id(module))
         return known or self._names.remembered.get((*like, key.shape[2]), {}).get(id(module))
-
-    def _ask(self, name: str, wants: Callable[[str], bool]) -> bool:
-        """Whether the listener wants this attention. Only a yes is kept: the listener notes each name that it does not want."""
-        wanted = wants(name)
-        if wanted:
-            self._wanted.add(name)
-        return wanted
 
     def leave(self) -> None:
         """Calls are recorded in full from now on, where :class:`ModuleNames` counts them. Count the running ones noted here."""
