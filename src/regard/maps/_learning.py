@@ -157,9 +157,8 @@ class LearningInterceptor(Interceptor):
         self.prepare()
         self._repeated.leave()
         with torch._C.DisableTorchFunction():
-            self._call = (
-                read_call(args, kwargs, sys._getframe()) if name == ATTENTION and self._operators is not None else None
-            )
+            watched = name == ATTENTION and self._operators is not None
+            self._call = read_call(args, kwargs, sys._getframe()) if watched else None
             out = self._handlers[name](function, args, kwargs)
             self._call = None
             if self._operators is None and isinstance(out, Tensor) and self.handwritten.history.get(out) is not None:

@@ -60,9 +60,9 @@ class ModelForm(NamedTuple):
             return None
         if not self.fingerprint.matches(modules, variables):
             return None
-        return (
-            ModuleNames(model) if self.is_wrapped else ModuleNames.known(modules, self.paths, self.path_of, self.root)
-        )
+        if self.is_wrapped:
+            return ModuleNames(model)
+        return ModuleNames.known(modules, self.paths, self.path_of, self.root)
 
 
 def form_of(model: nn.Module, names: ModuleNames) -> ModelForm | None:

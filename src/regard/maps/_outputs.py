@@ -372,6 +372,7 @@ class OutputTracker(ScaledOutputs):
             self._merge(outputs, out)
 
     def finish(self) -> None:
+        """The capture ends."""
         self.before_next()
         self._end_call()
 

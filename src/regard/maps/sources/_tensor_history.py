@@ -255,11 +255,9 @@ class TensorHistory:
             self._split(func, args, kwargs, out)
         elif name in WRITES:
             self._written(name, func, args, kwargs)
-        elif (
-            isinstance(out, Tensor) and out.ndim >= 2 and not (name in JOINS and self._joined(func, args, kwargs, out))
-        ):
-            if name.endswith("_like") or name.startswith("new_"):
-                return  # only the shape and the dtype come from the arguments
+        elif not isinstance(out, Tensor) or out.ndim < 2 or (name in JOINS and self._joined(func, args, kwargs, out)):
+            return
+        elif not (name.endswith("_like") or name.startswith("new_")):  # these take only the shape and the dtype
             masked = self.random.among(args) and self.random_mask(args, None, out)
             if not masked and out.is_floating_point():
                 self._follow(name, func, args, kwargs, out)
