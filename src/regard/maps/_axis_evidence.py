@@ -53,7 +53,7 @@ def stated_by(site: CallSite, width: int) -> tuple[int | None, int | None, Tenso
     stated: int | None = None
     projected: int | None = None
     arguments = None
-    for module, frame in islice(site.calls(), 2):
+    for module, frame in _running_modules(site):
         if (heads := (id(module), "heads")) not in site.remembered:
             site.remembered[heads] = heads_of(module)
         stated = site.remembered[heads]
@@ -102,8 +102,8 @@ def heads_of(module: nn.Module | None) -> int | None:
 
 def sequences_of(site: CallSite) -> tuple[int, int] | None:
     """The number of samples of the module's input and their length, if it is ``(batch, tokens, channels)``."""
-    call = next(site.calls(), None)
-    first = None if call is None else _first_input(call[1])
+    found = _running_modules(site)
+    first = _first_input(found[0][1]) if found else None
     return (first.shape[0], first.shape[1]) if first is not None and first.ndim == 3 else None
 
 
@@ -125,6 +125,11 @@ def _is_alone(x: Tensor, frame: FrameType | None) -> bool:
     here: dict[str, Any] = {} if frame is None else frame.f_locals
     given = (*here.get("args", ()), *here.get("kwargs", {}).values())
     return sum(isinstance(y, Tensor) and y.ndim == x.ndim for y in given) <= 1
+
+
+def _running_modules(site: CallSite) -> list[tuple[nn.Module, FrameType]]:
+    """The module that attends and the one that called it, with the frames of their calls."""
+    return list(islice(site.calls(), 2))
 
 
 @lru_cache(4096)
