@@ -7,7 +7,7 @@ from regard.maps._record import AttentionRecord
 
 @runtime_checkable
 class Recordable(Protocol):
-    """A call whose record is made later, such as :class:`regard.maps._quick_calls.KeptCall`."""
+    """A call whose record is made later, such as :class:`regard.maps.repeats._quick_calls.KeptCall`."""
 
     @property
     def agrees(self) -> bool: ...

@@ -11,7 +11,9 @@ from itertools import dropwhile
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-OWN_PACKAGES = (__package__, f"{__package__}.sources", "jaxtyping")  # jaxtyping: it checks types in tests
+_PARTS = ("outputs", "repeats", "sources", "tokens", "weights")
+# Packages whose frames are not those of a model; jaxtyping checks types in tests.
+OWN_PACKAGES = {"jaxtyping", __package__, *(f"{__package__}.{part}" for part in _PARTS)}
 PATCHED_CODE = "call_source"  # the name of the code that stands in for a patched function
 _MOST = 4096  # call stacks that are cached
 

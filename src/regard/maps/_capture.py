@@ -13,20 +13,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.maps._attention_scores import ALL, Selection
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
 from regard.maps._interception import Interceptor
 from regard.maps._interception_block import intercept
 from regard.maps._keeping import OverviewOptions
-from regard.maps._layout import Layout, check_grid
-from regard.maps._learning import LearningInterceptor
 from regard.maps._maps_json import MapsContent
 from regard.maps._module_names import ModuleNames, runs_unseen
-from regard.maps._quick_calls import QuickCalls, QuickOptions
 from regard.maps._record import AttentionRecord, Missed
 from regard.maps._revisions import Revisions
-from regard.maps._segments import image_tokens_of
 from regard.maps._selection import (
     Numbers,
     Rows,
@@ -40,6 +35,11 @@ from regard.maps._selection import (
 from regard.maps._storage import Storage
 from regard.maps._torch_modes import ModesOff
 from regard.maps._unread_checks import ChecksOnDevice, disagreeing, warn_of
+from regard.maps.repeats._learning import LearningInterceptor
+from regard.maps.repeats._quick_calls import QuickCalls, QuickOptions
+from regard.maps.tokens._layout import Layout, check_grid
+from regard.maps.tokens._segments import image_tokens_of
+from regard.maps.weights._attention_scores import ALL, Selection
 from regard.support.checks import check_flag, check_positive, describe
 from regard.support.text import parse_size
 

@@ -11,15 +11,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.maps._axes import Certainty, Over
 from regard.maps._call_list import CallList, Recordable
 from regard.maps._files import read_records, write_records
 from regard.maps._generation import join_calls
-from regard.maps._layout import Layout, given_layout
 from regard.maps._long_map import LongMap
 from regard.maps._maps_json import MapsContent
 from regard.maps._record import AttentionRecord, Missed
-from regard.maps._segments import ImageTokens
+from regard.maps.tokens._axes import Certainty, Over
+from regard.maps.tokens._layout import Layout, given_layout
+from regard.maps.tokens._segments import ImageTokens
 from regard.support.checks import check_count, check_path, describe
 from regard.support.tables import text_table
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import AttentionScores, Selection
 from regard.maps._overview import FIRST, KeyStatistics, Overview, QueryStatistics
-from regard.maps._positions import Positions
 from regard.maps._record import AttentionRecord
+from regard.maps.tokens._positions import Positions
+from regard.maps.weights._attention_scores import AttentionScores, Selection
 
 COARSEST = 4  # the joined cells may be so many times larger than those of the calls
 

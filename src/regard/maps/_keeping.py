@@ -11,16 +11,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import AttentionScores, Selection
-from regard.maps._building import Room, build, chunks
 from regard.maps._container import Maps
 from regard.maps._listener import RecordListener
-from regard.maps._map_memory import zeros
 from regard.maps._overview import overview_size, working_size
-from regard.maps._overview_pass import overview_of
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import Rows, chosen_count
 from regard.maps._storage import Storage
+from regard.maps.weights._attention_scores import AttentionScores, Selection
+from regard.maps.weights._building import Room, build, chunks
+from regard.maps.weights._map_memory import zeros
+from regard.maps.weights._overview_pass import overview_of
 from regard.support.text import format_size
 
 LEAST_CHUNK = 8 * 2**20  # bytes of a chunk at least: smaller ones take much longer

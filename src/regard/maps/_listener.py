@@ -6,9 +6,9 @@ from typing import Any
 from torch import Tensor
 
 from regard.maps._contributions import ProjectionWatch
-from regard.maps._joining import Joint
 from regard.maps._record import AttentionRecord
-from regard.maps._repeated_calls import RepeatedListener
+from regard.maps.outputs._joining import Joint
+from regard.maps.repeats._repeated_calls import RepeatedListener
 
 
 class RecordListener:

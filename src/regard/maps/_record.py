@@ -17,7 +17,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.maps._attention_scores import (
+from regard.maps._check import NOT_COMPARED as NOT_COMPARED
+from regard.maps._check import Check as Check
+from regard.maps._check import Rounding
+from regard.maps._overview import Overview
+from regard.maps.tokens._axes import MapAxes
+from regard.maps.tokens._layout import Layout
+from regard.maps.tokens._positions import Positions
+from regard.maps.tokens._windows import Windows
+from regard.maps.weights._attention_scores import (
     ALL,
     AttentionScores,
     Selection,
@@ -26,15 +34,7 @@ from regard.maps._attention_scores import (
     selected,
     shared_heads,
 )
-from regard.maps._axes import MapAxes
-from regard.maps._band import alignment
-from regard.maps._check import NOT_COMPARED as NOT_COMPARED
-from regard.maps._check import Check as Check
-from regard.maps._check import Rounding
-from regard.maps._layout import Layout
-from regard.maps._overview import Overview
-from regard.maps._positions import Positions
-from regard.maps._windows import Windows
+from regard.maps.weights._band import alignment
 
 # Computes the weights of a selection of rows and heads.
 WeightsOf = Callable[[Selection, Selection], Tensor]

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps._combinations import per_row, shares_of_softmax
-from regard.maps._joining import Joint, join
 from regard.maps._keeping import Keeping
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import Rows
+from regard.maps.outputs._combinations import per_row, shares_of_softmax
+from regard.maps.outputs._joining import Joint, join
 
 
 class Revisions(Keeping):

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from regard.maps._attention_scores import Selection, exact
-from regard.maps._axis_evidence import heads_of
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps.sources._tensor_facts import SOFTMAXES
+from regard.maps.tokens._axis_evidence import heads_of
+from regard.maps.weights._attention_scores import Selection, exact
 from regard.observation import unobserved
 
 

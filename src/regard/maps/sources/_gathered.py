@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import Selection
-from regard.maps._axes import AxisReading
 from regard.maps._record import AttentionRecord
+from regard.maps.tokens._axes import AxisReading
+from regard.maps.weights._attention_scores import Selection
 
 
 def as_read(record: AttentionRecord, reading: AxisReading) -> AttentionRecord:

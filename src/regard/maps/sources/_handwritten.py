@@ -14,9 +14,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error
-from regard.maps._axes import read_axes, rows_are_features
-from regard.maps._axis_evidence import evidence_for
 from regard.maps._logsumexps import FromLogsumexp
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
@@ -44,6 +41,9 @@ from regard.maps.sources._weighted_sums import (
     product,
     sum_of_terms,
 )
+from regard.maps.tokens._axes import read_axes, rows_are_features
+from regard.maps.tokens._axis_evidence import evidence_for
+from regard.maps.weights._attention_scores import Selection, exact, largest_magnitude, product_error
 
 Function = Callable[..., Any]
 Args = tuple[Any, ...]

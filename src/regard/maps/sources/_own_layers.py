@@ -6,12 +6,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import Selection
-from regard.maps._axes import MapAxes
-from regard.maps._layout import Layout
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps._shapes import canonical
+from regard.maps.tokens._axes import MapAxes
+from regard.maps.tokens._layout import Layout
+from regard.maps.weights._attention_scores import Selection
 from regard.observation import unobserved
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import AttentionScores
-from regard.maps._axes import AxisReading, read_axes
-from regard.maps._axis_evidence import evidence_for, is_own, stated_by
-from regard.maps._band import Band
 from regard.maps._record import AttentionRecord
 from regard.maps.sources._function_call import FunctionCall, kernel_record
 from regard.maps.sources._gathered import as_read
+from regard.maps.tokens._axes import AxisReading, read_axes
+from regard.maps.tokens._axis_evidence import evidence_for, is_own, stated_by
+from regard.maps.weights._attention_scores import AttentionScores
+from regard.maps.weights._band import Band
 
 _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  # the others are passed by name
 

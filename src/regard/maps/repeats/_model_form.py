@@ -1,6 +1,6 @@
 """Detects whether a model changed since an earlier capture: in its modules, their settings, hooks or methods.
 
-What was learned about a model (see :mod:`regard.maps._learning`) holds only while the model stays the same. The
+What was learned about a model (see :mod:`regard.maps.repeats._learning`) holds only while the model stays the same. The
 comparison runs before each capture, so it must be fast. It holds weak references only: it does not keep the model
 alive.
 """

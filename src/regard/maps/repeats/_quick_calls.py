@@ -1,6 +1,6 @@
 """Writes the maps of repeated calls of ``scaled_dot_product_attention``, with as little Python for each call as possible.
 
-On a GPU the model waits for Python, so the time of Python is the cost of a capture. :mod:`regard.maps._repeated_calls`
+On a GPU the model waits for Python, so the time of Python is the cost of a capture. :mod:`regard.maps.repeats._repeated_calls`
 recognizes a call that repeats an earlier one. Then only its map and the numbers of its check are written. Everything else,
 such as the record of the call, is made when the map is first read. The steps of a call:
 
@@ -21,21 +21,21 @@ import torch
 from torch import Tensor
 
 from regard.functional import kernels
-from regard.maps._attention_scores import ALL
-from regard.maps._band import alignment
-from regard.maps._building import AT_ONCE
 from regard.maps._check import Check, Rounding, allowed_by_rounding
-from regard.maps._check_buffers import CheckBuffers, CheckNumbers
-from regard.maps._layout import Layout, given_layout
-from regard.maps._logsumexp_weights import is_precise, weights_and_error
-from regard.maps._map_rooms import MapRooms
 from regard.maps._operator_watch import unwatched
 from regard.maps._record import AttentionRecord, rounding_factor
-from regard.maps._repeated_calls import CAUSAL, KnownSite, RepeatedCall
 from regard.maps._selection import Rows, select
 from regard.maps._storage import Storage
 from regard.maps._torch_modes import ModesOff, leave_inference_mode
-from regard.maps._triton_maps import Proof, proof_of_own_logsumexp, proof_of_weights
+from regard.maps.repeats._check_buffers import CheckBuffers, CheckNumbers
+from regard.maps.repeats._map_rooms import MapRooms
+from regard.maps.repeats._repeated_calls import CAUSAL, KnownSite, RepeatedCall
+from regard.maps.tokens._layout import Layout, given_layout
+from regard.maps.weights._attention_scores import ALL
+from regard.maps.weights._band import alignment
+from regard.maps.weights._building import AT_ONCE
+from regard.maps.weights._logsumexp_weights import is_precise, weights_and_error
+from regard.maps.weights._triton_maps import Proof, proof_of_own_logsumexp, proof_of_weights
 
 
 class QuickOptions(NamedTuple):

@@ -1,4 +1,4 @@
-"""Collects the evidence for the meaning of axes (see :mod:`regard.maps._axes`).
+"""Collects the evidence for the meaning of axes (see :mod:`regard.maps.tokens._axes`).
 
 It comes from the module's attributes, its output projection, the input with which it was called, and the strides of its
 tensors.
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.maps._axes import AxisEvidence
 from regard.maps._module_names import CallSite, attribute, named_modules
+from regard.maps.tokens._axes import AxisEvidence
 
 # Attributes that state the number of heads, output projections, and names of a module's input.
 _HEADS = ("num_heads", "heads", "n_heads", "num_attention_heads", "nhead", "n_head")

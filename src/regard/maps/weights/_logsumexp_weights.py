@@ -10,9 +10,9 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import AttentionScores, Selection, exact
-from regard.maps._band import Band
 from regard.maps._record import AttentionRecord
+from regard.maps.weights._attention_scores import AttentionScores, Selection, exact
+from regard.maps.weights._band import Band
 
 
 def is_precise(total: Tensor | None, query: Tensor) -> TypeGuard[Tensor]:

@@ -15,16 +15,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.maps._combinations import Followed, Memory, Terms, scaled, selections, some_heads, total
-from regard.maps._folded_heads import FoldedHeads
 from regard.maps._function_table import FunctionEntry
-from regard.maps._joining import Joint, axis_of, folded_heads
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import ModuleNames
-from regard.maps._packed_patches import about_tokens
 from regard.maps._record import Computation
-from regard.maps._scaled_outputs import STEPS, ScaledOutputs, same_rows
-from regard.maps._written_parts import WrittenParts
+from regard.maps.outputs._combinations import Followed, Memory, Terms, scaled, selections, some_heads, total
+from regard.maps.outputs._folded_heads import FoldedHeads
+from regard.maps.outputs._joining import Joint, axis_of, folded_heads
+from regard.maps.outputs._packed_patches import about_tokens
+from regard.maps.outputs._scaled_outputs import STEPS, ScaledOutputs, same_rows
+from regard.maps.outputs._written_parts import WrittenParts
 from regard.maps.sources import DIVISIONS, DROPOUTS, JOINS, MULTIPLICATIONS
 
 ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})

@@ -20,8 +20,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from regard.maps._layout import Layout
-from regard.maps._positions import Positions
+from regard.maps.tokens._layout import Layout
+from regard.maps.tokens._positions import Positions
 
 Certainty = Literal["known", "inferred", "ambiguous"]
 Over = Literal["tokens", "channels", "samples"]

@@ -2,7 +2,7 @@
 
 If a model multiplies each row of an output by a factor that it computed from the logsumexp of the scores (a learned
 sink, a share of the softmax), the factor belongs to the map. Sums of scaled outputs may be one map (see
-:mod:`regard.maps._combinations`).
+:mod:`regard.maps.outputs._combinations`).
 """
 
 import weakref
@@ -11,7 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.maps._combinations import (
+from regard.maps._listener import RecordListener
+from regard.maps._living_tensors import LivingTensors
+from regard.maps._logsumexps import FromLogsumexp
+from regard.maps.outputs._combinations import (
     Followed,
     Memory,
     Terms,
@@ -20,9 +23,6 @@ from regard.maps._combinations import (
     row_factors,
     times,
 )
-from regard.maps._listener import RecordListener
-from regard.maps._living_tensors import LivingTensors
-from regard.maps._logsumexps import FromLogsumexp
 from regard.maps.sources import (
     DIVISIONS,
     MULTIPLICATIONS,

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from regard.maps._interception import Interceptor
 from regard.maps._listener import RecordListener
-from regard.maps._model_form import ModelForm, form_of
 from regard.maps._module_names import CALL, CallSite
-from regard.maps._module_watch import ModuleWatch
 from regard.maps._monkey_patches import paused
 from regard.maps._operator_watch import ATTENTION, OperatorWatch, unwatched
 from regard.maps._record import AttentionRecord, Computation
-from regard.maps._repeated_calls import Call, RepeatedCalls, read_call
 from regard.maps._torch_modes import NO_PASS, backward_pass, in_backward
+from regard.maps.repeats._model_form import ModelForm, form_of
+from regard.maps.repeats._module_watch import ModuleWatch
+from regard.maps.repeats._repeated_calls import Call, RepeatedCalls, read_call
 from regard.maps.sources import BlockLayers, is_outer
 from regard.observation import unobserved
 

@@ -18,17 +18,17 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from regard.maps._attention_scores import AttentionScores
-from regard.maps._axes import MapAxes
-from regard.maps._band import Band
 from regard.maps._call_stack import OWN_PACKAGES, first_argument, local_variables, model_frames
-from regard.maps._layout import Layout
 from regard.maps._module_names import CALL, ModuleNames
-from regard.maps._module_watch import FIRST_CALL
-from regard.maps._positions import CACHES, CacheState, Positions, positions_in, state_of
 from regard.maps._record import AttentionRecord, Check, Computation
-from regard.maps._token_layouts import TokenLayouts
+from regard.maps.repeats._module_watch import FIRST_CALL
 from regard.maps.sources import arranged, run_as_called, run_usual
+from regard.maps.tokens._axes import MapAxes
+from regard.maps.tokens._layout import Layout
+from regard.maps.tokens._positions import CACHES, CacheState, Positions, positions_in, state_of
+from regard.maps.tokens._token_layouts import TokenLayouts
+from regard.maps.weights._attention_scores import AttentionScores
+from regard.maps.weights._band import Band
 from regard.observation import current_grid
 
 CAUSAL = Band(right=0)
@@ -51,7 +51,7 @@ class KnownSite(NamedTuple):
         reads: which local variables must be read at each call: the depth of the function on the stack, the name of its first
             argument (which must not be another module), and the names of variables that may be caches.
         device: the type of the device.
-        plans: how maps of such calls are written, by the options of a capture (see :mod:`regard.maps._quick_calls`).
+        plans: how maps of such calls are written, by the options of a capture (see :mod:`regard.maps.repeats._quick_calls`).
     """
 
     name: str

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from regard.functional import kernels
-from regard.maps._attention_scores import ALL, AttentionScores, Selection, is_all, selected, shared_heads
 from regard.maps._check import Rounding
 from regard.maps._operator_watch import unwatched
 from regard.maps._overview import FIRST, KeyStatistics, Overview, QueryStatistics, cell_sizes
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import on_device
 from regard.maps._torch_modes import ModesOff
+from regard.maps.weights._attention_scores import ALL, AttentionScores, Selection, is_all, selected, shared_heads
 from regard.support.tensor_cache import TensorCache
 
 

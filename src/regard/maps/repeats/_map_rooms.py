@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from regard.functional import kernels
-from regard.maps._check_buffers import CheckBuffers, CheckNumbers
 from regard.maps._torch_modes import leave_inference_mode
+from regard.maps.repeats._check_buffers import CheckBuffers, CheckNumbers
 
 _TOGETHER = 2**22  # bytes of maps that are allocated as one tensor, and so can only be freed together
 
