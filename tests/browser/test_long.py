@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import regard
-from regard.maps import AttentionRecord, Check, Computation, MapAxes, Overview, _overview_pass
-from regard.maps._attention_scores import AttentionScores
-from regard.maps._band import Band
+from regard.maps import AttentionRecord, Check, Computation, MapAxes, Overview
+from regard.maps.weights import _overview_pass
+from regard.maps.weights._attention_scores import AttentionScores
+from regard.maps.weights._band import Band
 
 from .conftest import pixels, point, settle, subtitle
 

@@ -12,20 +12,13 @@ from torch import nn
 import regard
 from regard.functional import kernels
 from regard.functional.kernels import _map_launch, _overview_launch
-from regard.maps import (
-    AttentionRecord,
-    Check,
-    Computation,
-    _check_buffers,
-    _map_rooms,
-    _overview_pass,
-    _quick_calls,
-    _triton_maps,
-)
-from regard.maps._attention_scores import AttentionScores
-from regard.maps._band import Band
+from regard.maps import AttentionRecord, Check, Computation
 from regard.maps._overview import KeyStatistics, Overview, QueryStatistics
+from regard.maps.repeats import _check_buffers, _map_rooms, _quick_calls
 from regard.maps.sources import _function_call as function_call
+from regard.maps.weights import _overview_pass, _triton_maps
+from regard.maps.weights._attention_scores import AttentionScores
+from regard.maps.weights._band import Band
 
 ALL = slice(None)
 CASES = {

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from regard.maps import Capture, _learning
+from regard.maps import Capture
+from regard.maps.repeats import _learning
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import regard
-from regard.maps import _learning
-from regard.maps._segments import image_tokens_of
+from regard.maps.repeats import _learning
+from regard.maps.tokens._segments import image_tokens_of
 
 
 class Attention(nn.Module):

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import and_masks, create_block_mask, flex_attention
 
 import regard
-from regard.maps._frozen_functions import Frozen
+from regard.maps.weights._frozen_functions import Frozen
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 TABLE = torch.arange(4.0)

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 import regard
-from regard.maps import AttentionRecord, Map, MapAxes, Maps, Positions, _learning, _repeated_calls
+from regard.maps import AttentionRecord, Map, MapAxes, Maps, Positions
+from regard.maps.repeats import _learning, _repeated_calls
 
 SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 LENGTH = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "return_dict_in_generate": True}

@@ -95,7 +95,7 @@ def test_calls_like_earlier_ones(rows, tokens, monkeypatch):
     """From the second pass on a call is recognized, and its map is written in short: the same map, residual and row. Its kernel
     computes the logsumexp itself, so weights differ by rounding."""
     took = []
-    quick = regard.maps._quick_calls.QuickCalls
+    quick = regard.maps.repeats._quick_calls.QuickCalls
     original = quick.take
     monkeypatch.setattr(quick, "take", lambda self, *call: took.append(original(self, *call)) or took[-1])
     layer = regard.MultiHeadAttention(64, 4).cuda().bfloat16()
@@ -108,7 +108,7 @@ def test_calls_like_earlier_ones(rows, tokens, monkeypatch):
         assert found.agrees
         passes.append((found.weights, found.residual, maps.records[0].rows))
     assert any(took) == (not isinstance(rows, list))  # rows with gaps are taken the whole way
-    plans = [plan for plan in regard.maps._quick_calls._plans.values() if plan.shape[3] == tokens]
+    plans = [plan for plan in regard.maps.repeats._quick_calls._plans.values() if plan.shape[3] == tokens]
     assert isinstance(rows, list) or any(plan.alone and plan.kernels for plan in plans)
     monkeypatch.setattr(quick, "take", lambda self, *call: False)
     monkeypatch.setattr(quick, "kernels_without_logsumexp", lambda self, *call: None)

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import regard
-from regard.maps import _map_memory
-from regard.maps._map_memory import FreedMemory, zeros
+from regard.maps.weights import _map_memory
+from regard.maps.weights._map_memory import FreedMemory, zeros
 
 CPU = torch.device("cpu")
 SHAPE = (2, 2**9, 2**10)  # 4 MiB of float32

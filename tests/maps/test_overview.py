@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import regard
-from regard.maps import AttentionRecord, Check, Computation, _building, _overview_pass, _tiles
-from regard.maps._attention_scores import AttentionScores
-from regard.maps._band import Band, alignment
+from regard.maps import AttentionRecord, Check, Computation
+from regard.maps.weights import _building, _overview_pass, _tiles
+from regard.maps.weights._attention_scores import AttentionScores
+from regard.maps.weights._band import Band, alignment
 from regard.support.reading import UnreadableError
 
 

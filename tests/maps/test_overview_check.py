@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import regard
-from regard.maps import _overview_pass
+from regard.maps.weights import _overview_pass
 
 
 def _spoiled_rows(add, tile):

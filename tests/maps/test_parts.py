@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 
 import regard
-from regard.maps import _outputs
+from regard.maps.outputs import _outputs
 
 
 def hand(q, k, v):

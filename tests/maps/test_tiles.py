@@ -9,13 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.maps import AttentionRecord, Check, Computation, _cpu_products, _tiles
-from regard.maps._attention_scores import AttentionScores
-from regard.maps._band import Band
-from regard.maps._cpu_products import products
-from regard.maps._map_memory import zeros
-from regard.maps._masking import hide
-from regard.maps._threads import each_in_a_thread
+from regard.maps import AttentionRecord, Check, Computation
+from regard.maps.weights import _cpu_products, _tiles
+from regard.maps.weights._attention_scores import AttentionScores
+from regard.maps.weights._band import Band
+from regard.maps.weights._cpu_products import products
+from regard.maps.weights._map_memory import zeros
+from regard.maps.weights._masking import hide
+from regard.maps.weights._threads import each_in_a_thread
 
 CPU = torch.device("cpu")
 

@@ -125,17 +125,13 @@ class Edit:
             if table or not (zero or callable(new)):
                 return "its map is the difference of several attentions, none of which can take the weights of the map"
             heads = [] if self.heads is None else numbers_of(self.heads, 1 + max(map(max, found.pairs), default=0))
-            split = found.split_pairs(heads)
-            return (
-                f"a head of its map is the difference of heads {split[0][0]} and {split[0][1]}: name both"
-                if split
-                else None
-            )
+            for one, two in found.split_pairs(heads):
+                return f"a head of its map is the difference of heads {one} and {two}: name both"
+            return None
         if found.way in ("keys", "same keys"):
-            whole_rows = zero and self.keys is None
-            return (
-                None if whole_rows else "it is computed in parts that share one softmax, and an edit sees one of them"
-            )
+            if zero and self.keys is None:  # whole rows
+                return None
+            return "it is computed in parts that share one softmax, and an edit sees one of them"
         numbered = {
             "batch": table,
             "heads": table or self.heads is not None,

@@ -113,9 +113,8 @@ class HeadsOfBiases:
         chosen = torch.tensor(self.kept, device=x.device)
         if x.ndim == 4 and x.shape[1] == self.heads > 1:
             return x[:, chosen]
-        if (
-            name == "alibi" and x.ndim == 3 and x.shape[1] == 1 and x.shape[0] % self.heads == 0
-        ):  # (batch · heads, 1, keys)
+        folded = x.ndim == 3 and x.shape[1] == 1 and x.shape[0] % self.heads == 0  # (batch · heads, 1, keys)
+        if name == "alibi" and folded:
             return x.unflatten(0, (-1, self.heads))[:, chosen].flatten(0, 1)
         return x
 

@@ -71,9 +71,8 @@ def resolve(
     padding: Sequence[tuple[int, int]] | None,
 ) -> GaussianCall:
     """Check the arguments that describe the heads and the grid, and fill in the defaults."""
-    plain = (
-        queries is None and isinstance(border, str) and border == "native" and padding is None and type(grid) is tuple
-    )
+    by_default = queries is None and padding is None and isinstance(border, str) and border == "native"
+    plain = by_default and type(grid) is tuple
     if plain and isinstance(center, Tensor) and isinstance(sharpness, Tensor) and center.is_cuda:
         # On a GPU the checks read no values, so one check per combination of shapes, dtypes and devices is enough. Where
         # host time limits a training step, this saves a tenth of it.

@@ -21,9 +21,8 @@ from torch import Tensor
 from regard.functional._axis import Border, fold
 from regard.support.tensor_cache import TensorCache
 
-KEPT_NUMBERS = (
-    2**20
-)  # entries of a basis: those of more are made again for each call, which takes less time than their use
+# Entries of a basis that is kept: those of more are made again for each call, which takes less time than their use.
+KEPT_NUMBERS = 2**20
 AT_ONCE = {"cpu": 2**19, "cuda": 2**24}  # how many entries are made together
 FARTHEST = 1024  # how many lengths of an axis a target may lie outside: derivatives by sharpness grow with the distance
 

@@ -236,11 +236,8 @@ def _row_tiles(spans: list[tuple[int, int, int, int]], row_bytes: int) -> list[t
 def _tiled_forward(value: Tensor, groups: Sequence[HeadGroup], matrices: Sequence[Sequence[Tensor]]) -> Tensor:
     batch, value_heads, _, width = value.shape
     heads = sum(len(group.heads) for group in groups)
-    outputs = [1] * len(groups)
-    for g, group in enumerate(groups):
-        for axis in group.axes:
-            outputs[g] *= axis.outputs
-    out = huge_pages.empty(batch, heads, outputs[0], width, like=value)
+    outputs = math.prod(axis.outputs for axis in groups[0].axes)  # as of every group
+    out = huge_pages.empty(batch, heads, outputs, width, like=value)
     for group, group_matrices in zip(groups, matrices, strict=True):
         for i, head in enumerate(group.heads):
             spans = [axis.spans(i) for axis in group.axes]
@@ -340,9 +337,7 @@ def _later_axes_backward(
 ) -> Tensor:
     rows = grad.shape[0]
     for a in range(len(axes) - 1, 0, -1):
-        left = rows
-        for axis in axes[1:a]:
-            left *= axis.outputs
+        left = rows * math.prod(axis.outputs for axis in axes[1:a])
         g = grad.reshape(left, axes[a].outputs, -1)
         whole = axes[a].is_whole
         gx = g.new_empty(left, axes[a].inputs, g.shape[2]) if whole else g.new_zeros(left, axes[a].inputs, g.shape[2])

@@ -7,7 +7,7 @@ from regard.maps._record import AttentionRecord
 
 @runtime_checkable
 class Recordable(Protocol):
-    """A call whose record is made later, such as :class:`regard.maps._quick_calls.KeptCall`."""
+    """A call whose record is made later, such as :class:`regard.maps.repeats._quick_calls.KeptCall`."""
 
     @property
     def agrees(self) -> bool: ...
@@ -63,11 +63,4 @@ class CallList:
         """Whether rounding explains the residuals of all calls."""
         if self.unread is not None:
             self.unread.read(self)
-        # Loops take less time here than generators: most maps have a single call, and all maps of a capture are asked at its end.
-        for call in self._calls:
-            if not call.agrees:
-                return False
-        for kept in self.later:  # noqa: SIM110
-            if not kept.agrees:
-                return False
-        return True
+        return all(call.agrees for call in self._calls) and all(call.agrees for call in self.later)

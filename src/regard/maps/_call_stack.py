@@ -11,7 +11,9 @@ from itertools import dropwhile
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-OWN_PACKAGES = (__package__, f"{__package__}.sources", "jaxtyping")  # jaxtyping: it checks types in tests
+_PARTS = ("outputs", "repeats", "sources", "tokens", "weights")
+# Packages whose frames are not those of a model; jaxtyping checks types in tests.
+OWN_PACKAGES = {"jaxtyping", __package__, *(f"{__package__}.{part}" for part in _PARTS)}
 PATCHED_CODE = "call_source"  # the name of the code that stands in for a patched function
 _MOST = 4096  # call stacks that are cached
 
@@ -54,23 +56,6 @@ def local_variables(code: CodeType, names: tuple[str, ...]) -> list[str]:
         if len(_variables) > _MOST:  # functions that are created anew at each call
             _variables.clear()
         found = _variables[id(code), names] = code, [name for name in names if name in code.co_varnames]
-    return found[1]
-
-
-# By the ids of the code objects, which are kept alive.
-_depths: dict[tuple[tuple[int, ...], tuple[str, ...]], tuple[list[CodeType], list[int]]] = {}
-
-
-def depths_with(frames: list[FrameType], names: tuple[str, ...]) -> list[int]:
-    """The depths of the functions that have a local variable with one of these names."""
-    codes = [frame.f_code for frame in frames]
-    like = tuple(map(id, codes)), names
-    found = _depths.get(like)
-    if found is None:
-        if len(_depths) > _MOST:
-            _depths.clear()
-        depths = [depth for depth, code in enumerate(codes) if local_variables(code, names)]
-        found = _depths[like] = codes, depths
     return found[1]
 
 

@@ -1,6 +1,5 @@
 """``capture``: the attention maps of a model, computed beside it while it runs unchanged."""
 
-import functools
 import inspect
 import os
 import warnings
@@ -14,20 +13,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.maps._attention_scores import ALL, Selection
 from regard.maps._container import Maps
 from regard.maps._contributions import ProjectionWatch
 from regard.maps._interception import Interceptor
 from regard.maps._interception_block import intercept
 from regard.maps._keeping import OverviewOptions
-from regard.maps._layout import Layout, check_grid
-from regard.maps._learning import LearningInterceptor
 from regard.maps._maps_json import MapsContent
-from regard.maps._module_names import ModuleNames
-from regard.maps._quick_calls import QuickCalls, QuickOptions
+from regard.maps._module_names import ModuleNames, runs_unseen
 from regard.maps._record import AttentionRecord, Missed
 from regard.maps._revisions import Revisions
-from regard.maps._segments import image_tokens_of
 from regard.maps._selection import (
     Numbers,
     Rows,
@@ -41,6 +35,11 @@ from regard.maps._selection import (
 from regard.maps._storage import Storage
 from regard.maps._torch_modes import ModesOff
 from regard.maps._unread_checks import ChecksOnDevice, disagreeing, warn_of
+from regard.maps.repeats._learning import LearningInterceptor
+from regard.maps.repeats._quick_calls import QuickCalls, QuickOptions
+from regard.maps.tokens._layout import Layout, check_grid
+from regard.maps.tokens._segments import image_tokens_of
+from regard.maps.weights._attention_scores import ALL, Selection
 from regard.support.checks import check_flag, check_positive, describe
 from regard.support.text import parse_size
 
@@ -73,7 +72,6 @@ class Capture(Revisions):
         limit = None if self.budget is None else parse_size(self.budget, "budget")
         self.storage = Storage(limit, None if self.stream is None else Path(self.stream))
         self.maps = Maps()
-        self.wants_all = self.only is None
         self.projections = ProjectionWatch() if self.values else None
         self._options = QuickOptions(self.rows, self.dtype, self.grid, self.prefix)
         folded = self.reduce is not None or self.long.overview is not None
@@ -104,7 +102,7 @@ class Capture(Revisions):
 
     def _report_unseen_modules(self, modules: Mapping[str, nn.Module]) -> None:
         """Report modules whose attention cannot be intercepted: they run outside of Python, or in other threads."""
-        unseen = any(map(_is_unseen, set(map(type, modules.values()))))
+        unseen = any(map(runs_unseen, set(map(type, modules.values()))))
         scripted: tuple[str, ...] = ()
         for name, module in modules.items() if unseen else ():
             if isinstance(module, torch.jit.ScriptModule) and not f"{name}.".startswith(scripted):
@@ -343,11 +341,8 @@ def capture(
     (torch.Size([1, 4, 2, 2]), (3, 3), torch.Size([1, 4, 5]), torch.Size([1, 4, 5]))
     """
     chosen = checked_selection("rows", rows), checked_selection("heads", heads)
-    long = _WHOLE_MAPS if overview is None and keep_keys is False else OverviewOptions(overview, keep_keys)
+    long = OverviewOptions(overview, keep_keys)
     return Capture(model, only, *chosen, dtype, reduce, budget, grid, prefix, stream, values, long)
-
-
-_WHOLE_MAPS = OverviewOptions()
 
 
 def _check_options(options: Capture) -> None:
@@ -371,12 +366,6 @@ def _check_options(options: Capture) -> None:
             raise ValueError("overview and reduce exclude each other: an overview is already folded")
     elif options.long.keep_keys:
         raise ValueError("keep_keys=True goes with overview=: without it the whole maps are kept")
-
-
-@functools.lru_cache(4096)
-def _is_unseen(kind: type[nn.Module]) -> bool:
-    """Whether modules of this class run outside of Python or in other threads, where nothing can be intercepted."""
-    return issubclass(kind, torch.jit.ScriptModule | nn.DataParallel)
 
 
 def _positional(function: Callable[..., Any]) -> int:

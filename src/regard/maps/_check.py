@@ -67,7 +67,7 @@ class Check:
         logsumexp_error: Tensor | None = None,
     ) -> None:
         self.against, self._error, self._allowed, self._logsumexp_error = against, error, allowed, logsumexp_error
-        self._sums: list[Tensor] | None = None  # sums of rows, which are 1 if the kernel's logsumexp is right
+        self._sums: list[Tensor] = []  # sums of rows, which are 1 if the kernel's logsumexp is right
 
     @property
     def error(self) -> Tensor | None:
@@ -76,9 +76,9 @@ class Check:
 
     @property
     def logsumexp_error(self) -> Tensor | None:
-        for sums in self._sums or ():
+        for sums in self._sums:
             self._logsumexp_error = _larger(self._logsumexp_error, sums.log().abs_())
-        self._sums = None
+        self._sums = []
         self._logsumexp_error = _largest(self._logsumexp_error)
         return self._logsumexp_error
 
@@ -126,10 +126,7 @@ class Check:
 
     def add_sums(self, sums: Tensor) -> None:
         """Add further rows, given their sums of exp(scores − the kernel's logsumexp): the logarithm is the error."""
-        if self._sums is None:
-            self._sums = [sums]
-        else:
-            self._sums.append(sums)
+        self._sums = [*self._sums, sums]
 
     @staticmethod
     def fetch(checks: Sequence["Check"]) -> None:

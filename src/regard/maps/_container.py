@@ -11,15 +11,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.maps._axes import Certainty, Over
 from regard.maps._call_list import CallList, Recordable
 from regard.maps._files import read_records, write_records
 from regard.maps._generation import join_calls
-from regard.maps._layout import Layout, given_layout
 from regard.maps._long_map import LongMap
 from regard.maps._maps_json import MapsContent
 from regard.maps._record import AttentionRecord, Missed
-from regard.maps._segments import ImageTokens
+from regard.maps.tokens._axes import Certainty, Over
+from regard.maps.tokens._layout import Layout, given_layout
+from regard.maps.tokens._segments import ImageTokens
 from regard.support.checks import check_count, check_path, describe
 from regard.support.tables import text_table
 
@@ -33,10 +33,10 @@ class Map(CallList, LongMap):
         reduced: what ``reduce=`` made of the weights; None without it.
     """
 
-    def __init__(self, name: str, calls: list[AttentionRecord] | None = None, reduced: Any = None) -> None:
+    def __init__(self, name: str, calls: list[AttentionRecord] | None = None) -> None:
         CallList.__init__(self, calls)
         self.name = name
-        self.reduced = reduced
+        self.reduced: Any = None
 
     @property
     def latest(self) -> AttentionRecord:
@@ -182,10 +182,7 @@ class Maps(Mapping[str, Map]):
 
     def keep(self, name: str, call: Recordable) -> None:
         """Append a call to the map of this name. Its record is made when the map's calls are first read."""
-        found = self._maps.get(name)  # as ``ensure``, without calling it: this runs at each attention
-        if found is None:
-            found = self._maps[name] = Map(name)
-        found.later.append(call)
+        self.ensure(name).later.append(call)
 
     def ensure(self, name: str) -> Map:
         """The map of this name. If there was none, an empty one is added."""

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import exact, shared_heads
 from regard.maps._record import AttentionRecord
+from regard.maps.weights._attention_scores import exact, shared_heads
 
 # Functions of torch that apply a projection.
 PROJECTIONS = frozenset({"linear", "addmm", "matmul", "__matmul__", "mm", "conv2d"})

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import AttentionScores
-from regard.maps._band import Band
 from regard.maps._contributions import ValueNorms
 from regard.maps._maps_json import MapsContent, content_from_json, content_to_json
 from regard.maps._record import AttentionRecord
 from regard.maps._record_json import record_from_json, record_to_json
+from regard.maps.weights._attention_scores import AttentionScores
+from regard.maps.weights._band import Band
 from regard.support.reading import UnreadableError, check_regular, file_inside, read_object
 
 _DTYPES = {

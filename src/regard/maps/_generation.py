@@ -10,8 +10,8 @@ from torch import Tensor
 from regard.maps._contributions import ValueNorms
 from regard.maps._joined_overviews import JoinedScores, joined, joined_rows, parts_of
 from regard.maps._overview import Overview
-from regard.maps._positions import Positions
 from regard.maps._record import AttentionRecord, Check
+from regard.maps.tokens._positions import Positions
 
 _OUTPUT = "pass what generate(return_dict_in_generate=True, output_scores=True) returned as output="
 

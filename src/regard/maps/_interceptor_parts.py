@@ -1,7 +1,7 @@
 """The parts of an interceptor: what it needs to recognize, name and follow attention.
 
 Most parts are made by :meth:`InterceptorParts.prepare`, when the function mode is first needed. A capture of a model
-that was captured before may never need them: it only watches operators (see :mod:`regard.maps._learning`).
+that was captured before may never need them: it only watches operators (see :mod:`regard.maps.repeats._learning`).
 """
 
 import weakref
@@ -16,11 +16,11 @@ from regard.maps._contributions import PROJECTIONS
 from regard.maps._function_table import FunctionTable
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import ModuleNames
-from regard.maps._outputs import OutputTracker
 from regard.maps._record import WeightsOf
 from regard.maps._silent_modules import SilentModules
-from regard.maps._token_layouts import TokenLayouts
+from regard.maps.outputs._outputs import OutputTracker
 from regard.maps.sources import BlockLayers, HandwrittenAttention
+from regard.maps.tokens._token_layouts import TokenLayouts
 
 
 class InterceptorParts(TorchFunctionMode):

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import AttentionScores, Selection
 from regard.maps._overview import FIRST, KeyStatistics, Overview, QueryStatistics
-from regard.maps._positions import Positions
 from regard.maps._record import AttentionRecord
+from regard.maps.tokens._positions import Positions
+from regard.maps.weights._attention_scores import AttentionScores, Selection
 
 COARSEST = 4  # the joined cells may be so many times larger than those of the calls
 
@@ -88,7 +88,7 @@ def joined(name: str, parts: Sequence[CallPart], end: int, keys: int) -> Overvie
     batch, heads = parts[0].overview.mass.shape[:2]
     if any(part.overview.mass.shape[:2] != (batch, heads) for part in parts):
         raise ValueError(f"{name!r}: calls of different numbers of sequences or heads do not belong together")
-    whole = _zeros((batch, heads, end, keys), cell)
+    whole = Overview.in_cells((batch, heads, end, keys), cell, torch.device("cpu"))
     for part in parts:
         _add_cells(whole, part)
         _add_queries(whole.per_query, part, name)
@@ -161,20 +161,6 @@ def _ranges(part: CallPart, axis: int) -> tuple[Tensor, Tensor]:
     count, size = (part.place.queries, part.count)[axis], part.overview.cell[axis]
     first = torch.arange(start, start + count, size)
     return first, (first + size).clamp_max(start + count) - 1
-
-
-def _zeros(shape: tuple[int, int, int, int], cell: tuple[int, int]) -> Overview:
-    batch, heads, queries, keys = shape
-    cells = math.ceil(queries / cell[0]), math.ceil(keys / cell[1])
-    entropy, first, distance, largest = (torch.zeros(batch, heads, queries) for _ in range(4))
-    nowhere = [torch.full((batch, heads, count), -1, dtype=torch.int32) for count in (queries, keys)]
-    return Overview(
-        torch.zeros(batch, heads, *cells),
-        torch.zeros(batch, heads, *cells),
-        cell,
-        QueryStatistics(entropy, first, distance, largest, nowhere[0]),
-        KeyStatistics(torch.zeros(batch, heads, keys), torch.zeros(batch, heads, keys), nowhere[1]),
-    )
 
 
 def _add_cells(whole: Overview, part: CallPart) -> None:

@@ -1,5 +1,6 @@
 """The part of a capture that computes what is kept: the weights, an overview of them, or what ``reduce=`` makes of them."""
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -10,16 +11,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import AttentionScores, Selection
-from regard.maps._building import Room, build, chunks
 from regard.maps._container import Maps
 from regard.maps._listener import RecordListener
-from regard.maps._map_memory import zeros
 from regard.maps._overview import overview_size, working_size
-from regard.maps._overview_pass import overview_of
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import Rows, chosen_count
 from regard.maps._storage import Storage
+from regard.maps.weights._attention_scores import AttentionScores, Selection
+from regard.maps.weights._building import Room, build, chunks
+from regard.maps.weights._map_memory import zeros
+from regard.maps.weights._overview_pass import overview_of
 from regard.support.text import format_size
 
 LEAST_CHUNK = 8 * 2**20  # bytes of a chunk at least: smaller ones take much longer
@@ -95,10 +96,9 @@ class Keeping(RecordListener, ABC):
         size = math.prod(shape) * dtype.itemsize
         if self.reduce is not None:
             # Up to one chunk counts as working memory, which is not part of the budget, as for maps that are kept.
-            reason = self.storage.take(size, what="folding this map at once") if size > self.chunk_bytes else None
+            reason = self.storage.why_full(size, what="folding this map at once") if size > self.chunk_bytes else None
             if reason is not None:
                 return f"{reason}; a reduce(total, weights, rows) folds some rows at a time" + self._offer(record)
-            self.storage.used -= size if size > self.chunk_bytes else 0
             device = record.running.device
             whole = Room(lambda items: zeros((items, *shape[1:]), dtype, device), dtype)
             record.stored = build(record, rows, heads, whole, self.chunk_bytes)
@@ -155,31 +155,26 @@ class Keeping(RecordListener, ABC):
         """Queries and keys from which rows can be computed later. If they cannot be kept: None, and a note says why."""
         scores = record.running.weights
         if not isinstance(scores, AttentionScores):
-            self.noted(
-                record.name, "its queries and keys are not known, so that keep_keys= keeps none: choose rows= before"
-            )
-        elif scores.query.is_cuda and (scores.change is not None or scores.mask is not None):
-            self.noted(record.name, "functions that need the GPU change its scores, so that keep_keys= keeps no keys")
-        elif scores.change is not None or scores.mask is not None:
-            return self._with_functions(record.name, scores)
-        else:
+            note = "its queries and keys are not known, so that keep_keys= keeps none: choose rows= before"
+        elif scores.change is None and scores.mask is None:
             return scores
+        elif scores.query.is_cuda:
+            note = "functions that need the GPU change its scores, so that keep_keys= keeps no keys"
+        else:
+            return self._with_functions(record.name, scores)
+        self.noted(record.name, note)
         return None
 
     def _with_functions(self, name: str, scores: AttentionScores) -> AttentionScores:
         """Scores whose functions no longer depend on tensors that the model may change."""
         if self.stream is not None:
-            self.noted(
-                name, "functions change its scores, so that its keys are not in the folder: rows only of these maps"
-            )
+            note = "functions change its scores, so that its keys are not in the folder: rows only of these maps"
+            self.noted(name, note)
         some = slice(0, 1), slice(0, 1)
-        try:
+        # The functions belong to the user, and may use an object in a way that its copy does not know.
+        with contextlib.suppress(Exception):
             own = scores.with_frozen_functions()
             if torch.equal(scores.scores(*some), own.scores(*some)):
                 return own
-        except (
-            Exception
-        ):  # the functions belong to the user, and may use an object in a way that its copy does not know
-            pass
         self.noted(name, "functions read objects that the model may change: rows are right as long as it does not")
         return scores

@@ -6,9 +6,9 @@ from typing import Any
 from torch import Tensor
 
 from regard.maps._contributions import ProjectionWatch
-from regard.maps._joining import Joint
 from regard.maps._record import AttentionRecord
-from regard.maps._repeated_calls import RepeatedListener
+from regard.maps.outputs._joining import Joint
+from regard.maps.repeats._repeated_calls import RepeatedListener
 
 
 class RecordListener:
@@ -19,12 +19,10 @@ class RecordListener:
 
     Attributes:
         lost: attention that could not be recorded, with the reason.
-        wants_all: whether :meth:`wants` says yes to every name, so that it need not be asked.
         projections: sees the matrix products of the model, to find output projections; None if not needed.
         repeats: takes calls that repeat earlier ones, without their records; None if :meth:`attended` takes all.
     """
 
-    wants_all: bool = False
     projections: ProjectionWatch | None = None
     repeats: RepeatedListener | None = None
 

@@ -4,10 +4,11 @@ A factor of an attention's output belongs to the map only if it was computed fro
 share of the softmax is. Any other factor (a gate, a scale) does not.
 """
 
-import weakref
 from typing import Any
 
 from torch import Tensor
+
+from regard.maps._living_tensors import LivingTensors
 
 # Functions whose result has more elements and still one number per row.
 _LARGER = frozenset({"expand", "expand_as", "broadcast_to", "repeat", "repeat_interleave"})
@@ -17,24 +18,19 @@ class FromLogsumexp:
     """The living tensors that were computed from a logsumexp and have one number per row.
 
     Attributes:
-        known: weak references to these tensors, by id.
+        known: these tensors.
     """
 
     def __init__(self) -> None:
-        self.known: dict[int, weakref.ref[Tensor]] = {}
+        self.known = LivingTensors[bool]()
 
     def __contains__(self, x: Any) -> bool:
-        entry = self.known.get(id(x))
-        return entry is not None and entry() is x
+        return self.known.of(x) is not None
 
     def add(self, x: Any) -> None:
         for part in _tensors((x,)):
             if part.is_floating_point() and part.ndim:
-                self._add(part)
-
-    def _add(self, x: Tensor) -> None:
-        key, known = id(x), self.known
-        known[key] = weakref.ref(x, lambda _: known.pop(key, None))
+                self.known.note(part, True)
 
     def follow(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Add the result of a function if it still has one number per row.

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from regard.maps._record import AttentionRecord, Missed
-from regard.maps._segments import ImageTokens
+from regard.maps.tokens._segments import ImageTokens
 from regard.support.reading import UnreadableError
 
 FORMAT = {"format": "regard maps", "version": 1}

@@ -10,10 +10,12 @@ too.
 
 import inspect
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import nn
 
 from regard.maps._call_stack import (
@@ -21,7 +23,6 @@ from regard.maps._call_stack import (
     USUAL,
     CallStack,
     call_stack_of,
-    depths_with,
     first_argument,
     frames_from,
     from_compiled_code,
@@ -31,7 +32,7 @@ from regard.maps._call_stack import (
 # Parts of a path that wrappers add.
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
-_GRIDS = ("image_grid_thw",)  # the argument with the grids of images, in Qwen-VL
+_GRIDS = "image_grid_thw"  # the argument with the grids of images, in Qwen-VL
 CALL = nn.Module._wrapped_call_impl.__code__  # the code of ``module(…)``: a frame with it is a call of a module
 _COMPILER = "torch._dynamo.eval_frame"
 _MOST = 4096  # facts that are kept: sequences of many lengths add many
@@ -69,6 +70,11 @@ def _add_modules(found: dict[str, nn.Module], known: set[int], prefix: str, modu
                 _add_modules(found, known, path + ".", child)
 
 
+def runs_unseen(kind: type[nn.Module]) -> bool:
+    """Whether modules of this class run outside of Python or in other threads, where nothing can be intercepted."""
+    return issubclass(kind, torch.jit.ScriptModule | nn.DataParallel)
+
+
 @dataclass(frozen=True)
 class CallSite:
     """Where an attention happened: the module, its name, and the frames from the call outwards.
@@ -81,6 +87,16 @@ class CallSite:
     module: nn.Module
     frames: tuple[FrameType, ...]
     remembered: dict[Any, Any] = field(default_factory=dict)
+
+    def calls(self) -> Iterator[tuple[nn.Module, FrameType]]:
+        """The module that attends and those that called it, each with the frame of its call; none if it was not called itself."""
+        found = False
+        for frame in self.frames:
+            if frame.f_code is CALL:
+                module = frame.f_locals["self"]
+                found = found or module is self.module
+                if found:
+                    yield module, frame
 
     def local(self, function: str, name: str, module: nn.Module | None = None) -> Any:
         """A local variable of the innermost running function of this name; None if there is none.
@@ -210,8 +226,6 @@ class ModuleNames:
             )
         if self.running:
             self.running = [entry for entry in self.running if entry[0] in frames]
-        if count and module is None and member is None and (site := self._at_once(frames)) is not None:
-            return site
         for depth, frame in enumerate(frames):
             found = first_argument(frame)
             name = self.of(found) if isinstance(found, nn.Module) else None
@@ -231,22 +245,6 @@ class ModuleNames:
         path = self.of(module)
         return None if path is None or module is None else CallSite(path, module, tuple(frames))
 
-    def _at_once(self, frames: list[FrameType]) -> CallSite | None:
-        """The fast path of :meth:`locate`: all functions inside the innermost call of a module belong to this module."""
-        owners = []
-        for frame in frames:
-            if frame.f_code is CALL:
-                break
-            owners.append(first_argument(frame))
-        else:
-            return None
-        module = frame.f_locals["self"]
-        path = self.paths.get(id(module))
-        if path is None or any(isinstance(owner, nn.Module) and owner is not module for owner in owners):
-            return None
-        self._count_run(frames)
-        return CallSite(self._numbered(frame, path or self.root), module, tuple(frames), self.remembered)
-
     def _count_run(self, frames: list[FrameType]) -> None:
         """Count a run of the model. ``generate``, or any method of it that calls the model several times, is one run."""
         if self._outermost is not None and self._outermost in frames:
@@ -255,7 +253,7 @@ class ModuleNames:
         if outermost is not None:
             self.run += self._outermost is not None
             self._outermost = outermost
-            stated = (frames[depth].f_locals.get(_GRIDS[0]) for depth in depths_with(frames, _GRIDS))
+            stated = (frame.f_locals.get(_GRIDS) for frame in frames if _GRIDS in frame.f_code.co_varnames)
             self.image_grids = next((found for found in stated if found is not None), self.image_grids)
 
     def _is_call(self, frame: FrameType) -> bool:

@@ -16,15 +16,11 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 import torch.nn.functional as F
 
-from regard.observation import HIDDEN
+from regard.observation import is_hidden
 
 _KEY = "TESTING_ONLY_GenericMode"  # a dispatch key for which torch registers no kernels
 
 ATTENTION = "scaled_dot_product_attention"
-# Python functions take longer than what they call, and these run at each attention.
-_frame = sys._getframe
-_is_compiling = torch.compiler.is_compiling
-_is_hidden = HIDDEN.get
 
 # The watched operators: the name and the function under which a model calls each.
 _WATCHED: dict[str, tuple[str, Any]] = {
@@ -107,7 +103,7 @@ def _kernel(name: str, function: Any, original: Callable[..., Any]) -> Callable[
     def kernel(*args: Any, **kwargs: Any) -> Any:
         listener = _thread.listener
         with unwatched():
-            if listener is None or _is_hidden():
+            if listener is None or is_hidden():
                 return original(*args, **kwargs)
             return listener.operator_called(name, function, args, kwargs)
 
@@ -120,8 +116,8 @@ def _attention_kernel(usual: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         listener, declined = _thread.listener, _thread.declined
         _thread.declined = False
-        if listener is not None and not declined and not _is_hidden():
-            out = listener.attention_called(args, kwargs, _frame(1))
+        if listener is not None and not declined and not is_hidden():
+            out = listener.attention_called(args, kwargs, sys._getframe(1))
             if out is not None:
                 return out
         return usual(*args, **kwargs)
@@ -196,14 +192,14 @@ _ORIGINAL = F.scaled_dot_product_attention
 @functools.wraps(_ORIGINAL)
 def _ask_listener(*args: Any, **kwargs: Any) -> Any:
     """Run a repeated call by the listener, and every other call by the operator."""
-    if _is_compiling():  # another thread compiles while this one watches
+    if torch.compiler.is_compiling():  # another thread compiles while this one watches
         return _ORIGINAL(*args, **kwargs)
     listener = _thread.listener
-    if listener is not None and len(args) == 3 and not _is_hidden():
+    if listener is not None and len(args) == 3 and not is_hidden():
         # The arguments as the operator would pass them, all by position.
         get = kwargs.get
         given = (*args, get("attn_mask"), get("dropout_p", 0.0), get("is_causal", False))
-        out = listener.attention_called(given, kwargs, _frame(1))
+        out = listener.attention_called(given, kwargs, sys._getframe(1))
         if out is not None:
             return out
         _thread.declined = True

@@ -67,9 +67,13 @@ class Overview:
 
     @classmethod
     def empty(cls, shape: tuple[int, int, int, int], cells: int, device: torch.device) -> "Overview":
-        """An overview of zeros for a map of this shape, in the dtypes in which it is computed."""
+        """An overview of zeros for a map of this shape, in at most ``cells`` cells a side."""
+        return cls.in_cells(shape, cell_sizes(shape, cells), device)
+
+    @classmethod
+    def in_cells(cls, shape: tuple[int, ...], cell: tuple[int, int], device: torch.device) -> "Overview":
+        """An overview of zeros in cells of this size, in the dtypes in which it is computed."""
         batch, heads, queries, keys = shape
-        cell = cell_size(queries, cells), cell_size(keys, cells)
         rows, columns = math.ceil(queries / cell[0]), math.ceil(keys / cell[1])
 
         def zeros(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -143,6 +147,11 @@ def cell_size(tokens: int, cells: int) -> int:
     (1024, 2, 1)
     """
     return max(1, math.ceil(tokens / cells))
+
+
+def cell_sizes(shape: tuple[int, ...], cells: int) -> tuple[int, int]:
+    """The sizes of the cells of a map ``(…, queries, keys)``, at most ``cells`` a side: in queries and in keys."""
+    return cell_size(shape[-2], cells), cell_size(shape[-1], cells)
 
 
 def overview_size(shape: tuple[int, ...], cells: int) -> int:

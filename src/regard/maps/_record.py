@@ -17,7 +17,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.maps._attention_scores import (
+from regard.maps._check import NOT_COMPARED as NOT_COMPARED
+from regard.maps._check import Check as Check
+from regard.maps._check import Rounding
+from regard.maps._overview import Overview
+from regard.maps.tokens._axes import MapAxes
+from regard.maps.tokens._layout import Layout
+from regard.maps.tokens._positions import Positions
+from regard.maps.tokens._windows import Windows
+from regard.maps.weights._attention_scores import (
     ALL,
     AttentionScores,
     Selection,
@@ -26,15 +34,7 @@ from regard.maps._attention_scores import (
     selected,
     shared_heads,
 )
-from regard.maps._axes import MapAxes
-from regard.maps._band import alignment
-from regard.maps._check import NOT_COMPARED as NOT_COMPARED
-from regard.maps._check import Check as Check
-from regard.maps._check import Rounding
-from regard.maps._layout import Layout
-from regard.maps._overview import Overview
-from regard.maps._positions import Positions
-from regard.maps._windows import Windows
+from regard.maps.weights._band import alignment
 
 # Computes the weights of a selection of rows and heads.
 WeightsOf = Callable[[Selection, Selection], Tensor]
@@ -124,7 +124,7 @@ class Computation:
     def clean_output(self) -> Tensor | None:
         """The heads' outputs without dropout."""
         if self.expected is not None or not self.dropout or self.value is None:
-            return self.output if self.expected is None else self.expected
+            return self.expected_output
         weights = self.weights(ALL, ALL)[0]
         return weights @ shared_heads(exact(self.value), ALL, weights.shape[1]).to(weights.dtype)
 

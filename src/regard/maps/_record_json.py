@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps._axes import MapAxes
-from regard.maps._layout import Layout
 from regard.maps._overview import Overview, check_overview
-from regard.maps._positions import Positions
 from regard.maps._record import AttentionRecord, Check
-from regard.maps._windows import Windows
+from regard.maps.tokens._axes import MapAxes
+from regard.maps.tokens._layout import Layout
+from regard.maps.tokens._positions import Positions
+from regard.maps.tokens._windows import Windows
 
 
 def record_to_json(record: AttentionRecord) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps._combinations import per_row, shares_of_softmax
-from regard.maps._joining import Joint, join
 from regard.maps._keeping import Keeping
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import Rows
+from regard.maps.outputs._combinations import per_row, shares_of_softmax
+from regard.maps.outputs._joining import Joint, join
 
 
 class Revisions(Keeping):
@@ -52,7 +52,7 @@ class Revisions(Keeping):
         if record.stored is None:
             self.missed(name, "its output was rescaled after its map was folded by reduce=", record.shape)
             return
-        _scale_rows(record, factor)
+        record.stored.mul_(_of_kept(record, factor, record.shape[1]).unsqueeze(-1).to(record.stored))
 
     def subtracted(self, first: str, second: str, factor: Any) -> None:
         one, two = self._latest(first), self._latest(second)
@@ -76,10 +76,12 @@ class Revisions(Keeping):
         record = self._latest(name)
         if record is None:
             return
-        reason = "its overview is that of both" if record.overview is not None else None
+        reason = None
         if record.heads is not None:
             reason = "heads= chooses from both: capture it without heads="
-        elif record.stored is None and reason is None:
+        elif record.overview is not None:
+            reason = "its overview is that of both"
+        elif record.stored is None:
             reason = "both were folded by reduce="
         if reason is not None:
             self.missed(name, f"some of its heads are subtracted from others: {reason}", record.shape)
@@ -139,16 +141,16 @@ class Revisions(Keeping):
             )
         if options or len(records) != len(names) or not _joinable(records, folded=joint.axis == "batch and heads"):
             return False
-        before = sum(record.stored.nbytes for record in records if record.stored is not None)
+        sizes = [record.stored.nbytes for record in records if record.stored is not None]
         whole = join(records, joint)
         if whole is None or whole.stored is None:
             return False
-        after = whole.stored.nbytes
-        if self.storage.budget is not None and self.storage.used - before + after > self.storage.budget:
+        size = whole.stored.nbytes
+        if not self.storage.has_room(size - sum(sizes)):
             return False  # the parts remain
         for name in names[1:]:
             self.retract(name)
-        self.storage.used += after - sum(record.stored.nbytes for record in records[:1] if record.stored is not None)
+        self.storage.used += size - sizes[0]
         self.maps[names[0]].calls[-1] = whole
         return True
 
@@ -195,13 +197,6 @@ def _joinable(records: Sequence[AttentionRecord], folded: bool = False) -> bool:
         and record.axes.over == "tokens"
         for record in records
     )
-
-
-def _scale_rows(record: AttentionRecord, factor: Tensor) -> None:
-    """Multiply the kept rows and heads of a map by their factors, ``(batch, heads, queries)``."""
-    factor = _of_kept(record, factor, record.shape[1])
-    if record.stored is not None:
-        record.stored.mul_(factor.unsqueeze(-1).to(record.stored))
 
 
 def _of_kept(record: AttentionRecord, factor: Tensor, heads: int) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, SupportsIndex
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import Selection
+from regard.maps.weights._attention_scores import Selection
 from regard.support.checks import describe, is_iterable
 
 # What a caller may pass: also whole numbers of numpy and torch, alone or in an array.

@@ -49,13 +49,7 @@ class Storage:
         """
         size = math.prod(shape) * dtype.itemsize
         if self.folder is not None:
-            path = self.folder / f"{self._count:06d}.map"
-            self._count += 1
-            if size == 0:
-                return Allotted(self, 0)
-            flat = torch.from_file(str(path), shared=True, size=math.prod(shape), dtype=dtype)
-            self._files[flat.data_ptr()] = path.name
-            return Allotted(self, 0, flat.reshape(shape))
+            return Allotted(self, 0, self._in_file(self.folder, "map", shape, dtype) if size else None)
         reason = self.take(size, working)
         return Allotted(self, size) if reason is None else reason
 
@@ -64,24 +58,37 @@ class Storage:
         """Bytes of the budget that are not used; None without a limit."""
         return None if self.budget is None else max(0, self.budget - self.used)
 
+    def has_room(self, size: int) -> bool:
+        """Whether the budget has room for so many bytes more."""
+        return self.budget is None or self.used + size <= self.budget
+
+    def why_full(self, size: int, working: int = 0, what: str = "this map") -> str | None:
+        """The reason why the budget has no room for ``size`` bytes and ``working`` more while it is computed; None if it has."""
+        if self.budget is None or self.has_room(size + working):
+            return None
+        budget, used, needed, more = (format_size(n, binary=True) for n in (self.budget, self.used, size, working))
+        besides = f", and {more} while it is computed" if working else ""
+        return f"the budget of {budget} has no room for {what}: {used} are in use, and it needs {needed}{besides}"
+
     def take(self, size: int, working: int = 0, what: str = "this map") -> str | None:
-        """Count ``size`` bytes as used. Returns the reason if the budget has no room for them and ``working`` more bytes."""
-        if self.budget is not None and self.used + size + working > self.budget:
-            budget, used, needed, more = (format_size(n, binary=True) for n in (self.budget, self.used, size, working))
-            besides = f", and {more} while it is computed" if working else ""
-            return f"the budget of {budget} has no room for {what}: {used} are in use, and it needs {needed}{besides}"
-        self.used += size
-        return None
+        """Count ``size`` bytes as used, or return the reason why there is no room for them (see :meth:`why_full`)."""
+        reason = self.why_full(size, working, what)
+        self.used += size if reason is None else 0
+        return reason
 
     def place(self, tensor: Tensor) -> Tensor:
         """A copy of a tensor in a file of the folder; the tensor itself without a folder."""
         if self.folder is None or not tensor.numel():
             return tensor
-        path = self.folder / f"{self._count:06d}.keys"
+        return self._in_file(self.folder, "keys", tensor.shape, tensor.dtype).copy_(tensor)
+
+    def _in_file(self, folder: Path, ending: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor in a new file of the folder."""
+        path = folder / f"{self._count:06d}.{ending}"
         self._count += 1
-        mapped = torch.from_file(str(path), shared=True, size=tensor.numel(), dtype=tensor.dtype)
-        self._files[mapped.data_ptr()] = path.name
-        return mapped.view(tensor.shape).copy_(tensor)
+        flat = torch.from_file(str(path), shared=True, size=math.prod(shape), dtype=dtype)
+        self._files[flat.data_ptr()] = path.name
+        return flat.view(shape)
 
     def replace(self, before: Tensor, new: Tensor) -> Tensor:
         """``new`` in place of a map that is no longer needed: in a file of the folder, if there is one."""

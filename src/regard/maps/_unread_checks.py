@@ -14,8 +14,8 @@ import torch
 
 from regard.maps._call_list import CallList
 from regard.maps._check import Check
-from regard.maps._check_buffers import CheckBuffers
 from regard.maps._container import Map, Maps
+from regard.maps.repeats._check_buffers import CheckBuffers
 from regard.observation import unobserved
 
 

@@ -126,6 +126,19 @@ def remove_unfinished(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def append_whole(path: Path, content: bytes, size: int) -> None:
+    """Append to a file of ``size`` bytes, completely or not at all."""
+    try:
+        with path.open("ab", buffering=0) as file:
+            written = file.write(content)
+            while written < len(content):
+                written += file.write(content[written:])
+    except OSError:
+        if path.exists():
+            os.truncate(path, size)
+        raise
+
+
 def sync_folder(path: Path) -> None:
     """Wait until new names and renames in a folder are on the disk, on systems that support this."""
     try:

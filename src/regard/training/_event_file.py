@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.support.files import reporting_full_disk
+from regard.support.files import append_whole, reporting_full_disk
 
 
 class EventFile:
@@ -60,13 +60,5 @@ class EventFile:
         RecordWriter(record).write(self._event(wall_time=time.time(), **fields).SerializeToString())
         content = record.getvalue()
         with reporting_full_disk(self.path.parent, "next entry of the event file", len(content)):
-            try:
-                with self.path.open("ab", buffering=0) as file:
-                    written = file.write(content)
-                    while written < len(content):
-                        written += file.write(content[written:])
-            except OSError:
-                if self.path.exists():
-                    os.truncate(self.path, self._size)
-                raise
+            append_whole(self.path, content, self._size)
         self._size += len(content)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.support.files import finite_numbers, reporting_full_disk, sync_folder
+from regard.support.files import append_whole, finite_numbers, reporting_full_disk, sync_folder
 from regard.support.reading import LARGEST_JSON, UnreadableError, file_inside, open_regular, parse_json
 
 LARGEST_LOG = 2**30
@@ -43,14 +43,7 @@ class JsonLines:
         text = "".join(json.dumps(finite_numbers(entry)) + "\n" for entry in entries)
         content = text.encode()
         with reporting_full_disk(self.path.parent, f"next lines of {self.path.name}", len(content)):
-            try:
-                with self.path.open("ab", buffering=0) as file:
-                    written = file.write(content)
-                    while written < len(content):
-                        written += file.write(content[written:])
-            except OSError:
-                os.truncate(self.path, self.size)
-                raise
+            append_whole(self.path, content, self.size)
         self.size += len(content)
 
     def cut(self, size: int) -> None:

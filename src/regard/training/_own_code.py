@@ -21,6 +21,7 @@ from regard.support.files import write_atomic
 from regard.support.reading import read_json
 from regard.support.text import error_in_words
 from regard.training._recipe import Recipe
+from regard.training._recipe_json import modules_of
 
 REMEMBERED = "own_code.json"
 LARGEST_NOTE = 2**20
@@ -117,10 +118,8 @@ def recipes_in(module: ModuleType) -> dict[str, Callable[[], Any]]:
 def sources_of(recipe: Recipe) -> list[str]:
     """The sources of the classes in a recipe, without regard's own: modules by name, files by path. Before a module beside a
     file comes that file: without it, the module is not found."""
-    parts = (recipe, recipe.task, recipe.network, recipe.optimizer, recipe.schedule)
-    modules = dict.fromkeys(type(part).__module__ for part in parts)
     files = {module.__name__: path for path, (module, _) in _FILES.items()}
-    own = [name for name in modules if name.partition(".")[0] != "regard" and name != "__main__"]
+    own = [name for name in modules_of(recipe) if name.partition(".")[0] != "regard" and name != "__main__"]
     needed = [_BESIDE[name] for name in own if name in _BESIDE]
     return list(dict.fromkeys([*needed, *(files.get(name, name) for name in own)]))
 

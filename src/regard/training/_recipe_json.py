@@ -6,7 +6,7 @@ import functools
 import json
 import sys
 import types
-from collections.abc import Set
+from collections.abc import Collection
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from regard.data import Augmentation
@@ -36,7 +36,7 @@ def encode(value: Any) -> Any:
     raise TypeError(f"a recipe holds numbers, strings, tuples and dataclasses of those, got {describe(value)}")
 
 
-def decode(value: Any, modules: Set[str] = frozenset()) -> Any:
+def decode(value: Any, modules: Collection[str] = ()) -> Any:
     """The inverse of :func:`encode`. Only known kinds of parts are constructed.
 
     Args:
@@ -174,13 +174,13 @@ def _brief(value: Any) -> Any:
     return value.get("kind") if isinstance(value, dict) else value
 
 
-def modules_of(recipe: Recipe) -> set[str]:
+def modules_of(recipe: Recipe) -> list[str]:
     """Names of the modules with the classes of a recipe."""
     parts = (recipe, recipe.task, recipe.network, recipe.optimizer, recipe.schedule)
-    return {type(part).__module__ for part in parts}
+    return list(dict.fromkeys(type(part).__module__ for part in parts))
 
 
-def _kinds(modules: Set[str]) -> dict[str, Any]:
+def _kinds(modules: Collection[str]) -> dict[str, Any]:
     """Classes by name. Of several with one name: that of the modules, else regard's own, else the one defined last."""
 
     def preference(kind: type) -> tuple[bool, bool, bool]:

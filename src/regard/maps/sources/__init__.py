@@ -37,6 +37,7 @@ from regard.maps.sources._random_masks import RANDOM_MASK as RANDOM_MASK
 from regard.maps.sources._sdpa import arranged as arranged
 from regard.maps.sources._sdpa import sdpa
 from regard.maps.sources._tensor_facts import DIVISIONS as DIVISIONS
+from regard.maps.sources._tensor_facts import JOINS as JOINS
 from regard.maps.sources._tensor_facts import MULTIPLICATIONS as MULTIPLICATIONS
 from regard.maps.sources._tensor_facts import PRODUCTS as PRODUCTS
 from regard.maps.sources._tensor_facts import is_outer as is_outer

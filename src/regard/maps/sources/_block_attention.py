@@ -7,6 +7,7 @@ for this key. As many keys fit into one run of the layer as a head is wide. Noth
 map is exact, and it is compared with the layer's own output for its own values.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -17,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from regard.maps._attention_scores import Selection, exact
-from regard.maps._axis_evidence import heads_of
-from regard.maps._module_names import CALL, CallSite
+from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps.sources._tensor_facts import SOFTMAXES
+from regard.maps.tokens._axis_evidence import heads_of
+from regard.maps.weights._attention_scores import Selection, exact
 from regard.observation import unobserved
 
 
@@ -155,12 +156,10 @@ def block_layer(site: CallSite) -> AttentionRecord | str:
     own, output = unobserved(run, None)
     values = [own.by_head(own.values[name], layer.tokens_first) for name in layer.values if name in own.values]
     value = values[0]
-    made: list[Tensor] = []
 
+    @functools.cache
     def whole() -> Tensor:
-        if not made:
-            made.append(_weights(lambda start: exact(unobserved(run, start)[1]), value.shape[2], output))
-        return made[0]
+        return _weights(lambda start: exact(unobserved(run, start)[1]), value.shape[2], output)
 
     def build(rows: Selection, chosen: Selection) -> tuple[Tensor, None]:
         return whole()[:, chosen][:, :, rows].clone(), None
@@ -196,5 +195,4 @@ def _weights(response: Callable[[int], Tensor], keys: int, output: Tensor) -> Te
 
 def _call_frame(site: CallSite) -> FrameType | None:
     """The frame of the module's call; None if one of its methods was called directly."""
-    calls = (frame for frame in site.frames if frame.f_code is CALL)
-    return next((frame for frame in calls if frame.f_locals.get("self") is site.module), None)
+    return next((frame for _, frame in site.calls()), None)

@@ -58,13 +58,13 @@ def run_directly(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor,
     """
     given = dict(zip(_ARGUMENTS, args, strict=False))
     given.update(kwargs)
-    if given.get("attn_mask") is not None or given.get("dropout_p", 0.0) != 0.0 or _watched():
+    if given.get("attn_mask") is not None or given.get("dropout_p", 0.0) != 0.0:
         return None
     query, key, value = given.get("query"), given.get("key"), given.get("value")
     scale, causal, shared = given.get("scale"), bool(given.get("is_causal")), bool(given.get("enable_gqa"))
     if not (type(query) is type(key) is type(value) is Tensor) or not _usual(query, key, value, shared):
         return None
-    ran = _run(query, key, value, scale, causal, shared, query.device.type)
+    ran = run_usual(query, key, value, scale, causal, shared, query.device.type)
     return None if ran is None else (ran[0], KernelRun(*ran[1:]))
 
 
@@ -72,7 +72,7 @@ def run_usual(
     query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal: bool, shared: bool, device: str
 ) -> tuple[Tensor, str, Tensor | None] | None:
     """As :func:`run_directly`, for tensors whose form and dtypes were checked before: the output, the kernel's name, and its
-    logsumexp.
+    logsumexp. None if the kernel that torch would choose has no logsumexp, or needs its inputs in another form.
 
     Args:
         shared: the argument ``enable_gqa``: query heads share key heads.
@@ -80,7 +80,21 @@ def run_usual(
     """
     if _changed_by_modes(device):
         return None
-    return _run(query, key, value, scale, causal, shared, device)
+    choice = torch._fused_sdp_choice(query, key, value, None, 0.0, causal, scale=scale, enable_gqa=shared)
+    name, kernel = _KERNELS.get((device, choice), _NOTHING)
+    if name is None or kernel is None or (choice == _EFFICIENT and query.shape[1] != key.shape[1]):
+        return None
+    # Two of the kernels return the logsumexp only on request (the argument True). The output is the same.
+    if device == "cpu":
+        out = kernel(query, key, value, 0.0, causal, scale=scale)
+    elif choice == _CUDNN:
+        out = kernel(query, key, value, None, True, 0.0, causal, False, scale=scale)
+    elif choice == _FLASH:
+        out = kernel(query, key, value, 0.0, causal, False, scale=scale)
+    else:
+        out = kernel(query, key, value, None, True, 0.0, causal, scale=scale)
+    total = out[1]
+    return out[0], name, total if isinstance(total, Tensor) and total.numel() else None
 
 
 def run_as_called(
@@ -99,7 +113,7 @@ def run_as_called(
     Args:
         chosen: names of the kernels that torch chose for calls of this form, by torch's settings. New ones are added.
     """
-    if _dispatch_modes() or _function_modes() or _transforms() or _autocast(device):  # as _changed_by_modes
+    if _changed_by_modes(device):
         return None
     settings = (
         _flash(), _efficient(), _math(), _cudnn(), *_priority_order(), _deterministic(),
@@ -123,34 +137,8 @@ def run_as_called(
 
 
 def _changed_by_modes(device: str) -> bool:
-    """Whether a mode may change what a call does: then the call that the model made must be left as it is."""
+    """Whether a mode may count or change calls: then the call that the model made must be left as it is."""
     return bool(_dispatch_modes() or _function_modes() or _transforms() or _autocast(device))
-
-
-def _run(
-    query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal: bool, shared: bool, device: str
-) -> tuple[Tensor, str, Tensor | None] | None:
-    """Call the kernel that torch would choose; None if it has no logsumexp, or needs its inputs in another form."""
-    choice = torch._fused_sdp_choice(query, key, value, None, 0.0, causal, scale=scale, enable_gqa=shared)
-    name, kernel = _KERNELS.get((device, choice), _NOTHING)
-    if name is None or kernel is None or (choice == _EFFICIENT and query.shape[1] != key.shape[1]):
-        return None
-    # Two of the kernels return the logsumexp only on request (the argument True). The output is the same.
-    if device == "cpu":
-        out = kernel(query, key, value, 0.0, causal, scale=scale)
-    elif choice == _CUDNN:
-        out = kernel(query, key, value, None, True, 0.0, causal, False, scale=scale)
-    elif choice == _FLASH:
-        out = kernel(query, key, value, 0.0, causal, False, scale=scale)
-    else:
-        out = kernel(query, key, value, None, True, 0.0, causal, scale=scale)
-    total = out[1]
-    return out[0], name, total if isinstance(total, Tensor) and total.numel() else None
-
-
-def _watched() -> bool:
-    """Whether another mode is active, which counts or changes calls: it must see the call that the model made."""
-    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._len_torch_function_stack() > 0
 
 
 def _usual(query: Tensor, key: Tensor, value: Tensor, shared: bool) -> bool:
@@ -161,4 +149,4 @@ def _usual(query: Tensor, key: Tensor, value: Tensor, shared: bool) -> bool:
     same_heads = of_query[1] == of_key[1] or (shared and of_query[1] % of_key[1] == 0)
     fits = same_heads and of_query[0] == of_key[0] and of_query[3] == of_key[3] and of_query[3] % 8 == 0
     alike = query.dtype == key.dtype == value.dtype and query.device == key.device == value.device
-    return fits and alike and not torch.is_autocast_enabled(query.device.type)
+    return fits and alike

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import AttentionScores
-from regard.maps._band import Band
 from regard.maps._record import AttentionRecord
 from regard.maps.sources._function_call import FunctionCall, kernel_record
+from regard.maps.weights._attention_scores import AttentionScores
+from regard.maps.weights._band import Band
 
 _NOT_SUPPORTED = ("qv", "q_descale", "k_descale", "v_descale", "block_table", "page_table", "learnable_sink")
 

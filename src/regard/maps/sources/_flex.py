@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import AttentionScores
-from regard.maps._frozen_functions import OfTheModel
 from regard.maps._record import AttentionRecord
 from regard.maps.sources._function_call import FunctionCall, kernel_record
+from regard.maps.weights._attention_scores import AttentionScores
+from regard.maps.weights._frozen_functions import OfTheModel
 
 
 class ChangedScores(OfTheModel):

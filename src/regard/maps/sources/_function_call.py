@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.maps._attention_scores import AttentionScores
-from regard.maps._axes import MapAxes
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps.sources._direct_kernels import KernelRun, run_directly
+from regard.maps.tokens._axes import MapAxes
+from regard.maps.weights._attention_scores import AttentionScores
 
 
 def _overload(name: str) -> Any:

@@ -8,11 +8,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import Selection
 from regard.maps._record import AttentionRecord
+from regard.maps.tokens._axes import AxisReading
+from regard.maps.weights._attention_scores import Selection
 
 
-def gathered(record: AttentionRecord, queries: int) -> AttentionRecord:
+def as_read(record: AttentionRecord, reading: AxisReading) -> AttentionRecord:
+    """The record of tensors that were arranged as ``reading.without_queries``, with what the reading says beyond that."""
+    record = _gathered(record, reading.query_count) if reading.queries else record
+    record.running.folded = reading.is_folded
+    return record
+
+
+def _gathered(record: AttentionRecord, queries: int) -> AttentionRecord:
     """A record of shape ``(batch, heads, queries, keys)`` from one of shape ``(batch · queries, heads, 1, keys)``."""
     inner = record.running
     _, count, _, keys = record.shape

@@ -14,22 +14,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import Selection, exact, largest_magnitude, product_error
-from regard.maps._axes import read_axes, rows_are_features
-from regard.maps._axis_evidence import evidence_for
 from regard.maps._logsumexps import FromLogsumexp
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps.sources._before_dropout import error_of_kept
-from regard.maps.sources._gathered import gathered
+from regard.maps.sources._gathered import as_read
 from regard.maps.sources._own_values import with_own_values
 from regard.maps.sources._random_masks import RANDOM
 from regard.maps.sources._tensor_facts import (
-    COPIES,
     DIVISIONS,
     MULTIPLICATIONS,
     PRODUCTS,
     SOFTMAXES,
+    WRITES,
     is_in_place,
     sums_to_one,
 )
@@ -44,6 +41,9 @@ from regard.maps.sources._weighted_sums import (
     product,
     sum_of_terms,
 )
+from regard.maps.tokens._axes import read_axes, rows_are_features
+from regard.maps.tokens._axis_evidence import evidence_for
+from regard.maps.weights._attention_scores import Selection, exact, largest_magnitude, product_error
 
 Function = Callable[..., Any]
 Args = tuple[Any, ...]
@@ -51,7 +51,7 @@ Kwargs = dict[str, Any]
 
 _LOGARITHMS = ("log", "log_", "log2", "log2_")
 _SUMS_IN_PLACE = frozenset({"add_", "__iadd__", "sub_", "__isub__"})
-IN_PLACE = frozenset({"masked_fill_", "__setitem__", "index_put_"})
+_SETS = frozenset({"masked_fill_", "__setitem__", "index_put_"})  # they set some elements of a tensor
 DROPOUTS = frozenset(
     {"native_dropout", "dropout", "dropout_", "feature_dropout", "dropout1d", "dropout2d", "dropout3d"}
 )
@@ -88,7 +88,7 @@ class HandwrittenAttention:
             **dict.fromkeys(DROPOUTS, self._dropout),
             "sum": self._sum,
             **dict.fromkeys(("logsumexp", *_LOGARITHMS), self._followed),
-            **dict.fromkeys(IN_PLACE, self._in_place),
+            **dict.fromkeys(_SETS, self._set),
             **dict.fromkeys(RANDOM, self._random),
             **dict.fromkeys(DIVISIONS | MULTIPLICATIONS, self._scaled),
             **dict.fromkeys(SOFTMAXES, self._softmax),
@@ -143,7 +143,7 @@ class HandwrittenAttention:
         self.history.follow(func.__name__, func, args, kwargs, out)
         return out, None
 
-    def _in_place(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
+    def _set(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, None]:
         """Run a function that sets some elements in place: by a random mask, which is dropout, or by another mask."""
         masks = (*args[1:], *kwargs.values())
         random = self.history.random.among(masks) and self.history.get(args[0]) is not None
@@ -165,7 +165,7 @@ class HandwrittenAttention:
     def before(self, name: str, args: Args) -> Args:
         """The arguments of a function, before it runs. If it works in place on scores or weights, and random masks or weights
         after dropout are among them, with a copy of what it changes: the function is also applied to what entered dropout."""
-        if not is_in_place(name) or name in COPIES or not args or not isinstance(args[0], Tensor):
+        if not is_in_place(name) or name in WRITES or not args or not isinstance(args[0], Tensor):
             return args
         origin, others = self.history.get(args[0]), args[1:]
         random = name in _SUMS_IN_PLACE and origin is not None and self.history.random.among(others)
@@ -299,11 +299,8 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
             tentative=tentative,
         ),
     )
-    record = gathered(record, reading.query_count) if reading.queries else record
+    record = as_read(record, reading)
     record.running.dropout = dropped is not None
-    record.running.folded = (
-        reading.split is not None and reading.heads == (1,) and len(reading.lead) == 2 + len(reading.queries)
-    )
     return record
 
 

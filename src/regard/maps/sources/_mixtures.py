@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from regard.maps._axis_evidence import inputs_around
 from regard.maps._module_names import CallSite
 from regard.maps.sources._tensor_origins import WeightedSum
+from regard.maps.tokens._axis_evidence import inputs_around
 
 _NOTE = "a softmax weighs {} vectors that {}, and no tokens: this is a mixture, not attention, and has no map"
 

@@ -1,16 +1,17 @@
 """The source of layers that declare their attention with :func:`regard.maps.observe`: regard's own and those of users."""
 
+import functools
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import Selection
-from regard.maps._axes import MapAxes
-from regard.maps._layout import Layout
 from regard.maps._module_names import CallSite
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps._shapes import canonical
+from regard.maps.tokens._axes import MapAxes
+from regard.maps.tokens._layout import Layout
+from regard.maps.weights._attention_scores import Selection
 from regard.observation import unobserved
 
 
@@ -30,12 +31,10 @@ def own_layer(
     they are first needed."""
     heads, single = canonical(output), output.ndim == 3
     value = None if value is None else canonical(value)
-    made: list[Tensor] = []
 
+    @functools.cache
     def whole() -> Tensor:
-        if not made:
-            made.append(canonical(weights()))
-        return made[0]
+        return canonical(weights())
 
     def build(rows: Selection, chosen: Selection) -> tuple[Tensor, None]:
         return whole()[:, chosen][:, :, rows], None

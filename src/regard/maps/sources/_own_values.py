@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from regard.maps._axes import AxisEvidence, AxisReading, read_rows_as_heads
 from regard.maps.sources._tensor_facts import is_turned
 from regard.maps.sources._tensor_origins import WeightedSum
+from regard.maps.tokens._axes import AxisEvidence, AxisReading, read_rows_as_heads
 
 
 def with_own_values(

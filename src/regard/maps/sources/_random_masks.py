@@ -4,12 +4,12 @@ A map never contains dropout. So where weights were multiplied by a random mask,
 where scores were masked at random, the map is the softmax without this mask.
 """
 
-import weakref
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.maps._living_tensors import LivingTensors
 from regard.maps._shapes import why_unreadable
 from regard.maps.sources._before_dropout import divided_by_sums
 from regard.maps.sources._tensor_facts import DIVISIONS, MULTIPLICATIONS, number_of, sums_to_one
@@ -32,35 +32,30 @@ class RandomTensors:
     """The living tensors that depend on random numbers.
 
     Attributes:
-        known: weak references to these tensors, by id.
-        alone: ids of those that depend on random numbers and constants only; some may have been freed.
+        known: these tensors, and whether each depends on random numbers and constants only.
         some: whether there ever were any.
     """
 
     def __init__(self) -> None:
-        self.known: dict[int, weakref.ref[Tensor]] = {}
-        self.alone: set[int] = set()
+        self.known = LivingTensors[bool]()
         self.some = False
 
     def __bool__(self) -> bool:
         return bool(self.known)
 
     def __contains__(self, x: Any) -> bool:
-        entry = self.known.get(id(x))
-        return entry is not None and entry() is x
+        return self.known.of(x) is not None
 
     def add(self, x: Any, others: tuple[Any, ...] = ()) -> None:
         """``x`` depends on random numbers. ``others``: the tensors from which it was computed."""
         if isinstance(x, Tensor) and x.ndim >= 2:
             self.some = True
             tensors = [y for y in others if isinstance(y, Tensor) and not self.is_alone(y)]
-            alone = not self.among(tuple(tensors)) and all(map(is_constant, tensors))
-            key, known = id(x), self.known
-            known[key] = weakref.ref(x, lambda _: known.pop(key, None))
-            (self.alone.add if alone else self.alone.discard)(key)
+            self.known.note(x, not self.among(tuple(tensors)) and all(map(is_constant, tensors)))
 
     def is_alone(self, x: Any) -> bool:
-        return x in self and id(x) in self.alone
+        """Whether x depends on random numbers and constants only."""
+        return bool(self.known.of(x))
 
     def among(self, args: tuple[Any, ...]) -> bool:
         """Whether one of the arguments depends on random numbers."""
@@ -68,7 +63,6 @@ class RandomTensors:
 
     def clear(self) -> None:
         self.known.clear()
-        self.alone.clear()
 
 
 def is_constant(x: Tensor) -> bool:

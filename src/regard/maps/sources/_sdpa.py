@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import AttentionScores
-from regard.maps._axes import AxisReading, read_axes
-from regard.maps._axis_evidence import evidence_for, is_own, stated_by
-from regard.maps._band import Band
 from regard.maps._record import AttentionRecord
 from regard.maps.sources._function_call import FunctionCall, kernel_record
-from regard.maps.sources._gathered import gathered
+from regard.maps.sources._gathered import as_read
+from regard.maps.tokens._axes import AxisReading, read_axes
+from regard.maps.tokens._axis_evidence import evidence_for, is_own, stated_by
+from regard.maps.weights._attention_scores import AttentionScores
+from regard.maps.weights._band import Band
 
 _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  # the others are passed by name
 
@@ -55,11 +55,7 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
         kernel=(call.witness.kernel if call.witness is not None else None) or "math",
         axes=reading.axes,
     )
-    record = gathered(record, reading.query_count) if reading.queries else record
-    record.running.folded = (
-        reading.split is not None and reading.heads == (1,) and len(reading.lead) == 2 + len(reading.queries)
-    )
-    return record
+    return as_read(record, reading)
 
 
 def _reading(call: FunctionCall, query: Tensor, key: Tensor, value: Tensor) -> AxisReading:

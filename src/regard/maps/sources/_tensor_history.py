@@ -12,7 +12,6 @@ one. Exponentials whose rows are divided by anything (softmax plus one) and sigm
 """
 
 import math
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.maps._living_tensors import LivingTensors
 from regard.maps.sources._before_dropout import before_dropout, entered_dropout
 from regard.maps.sources._random_masks import (
     LIKE_DROPOUT,
@@ -34,7 +34,6 @@ from regard.maps.sources._random_masks import (
 from regard.maps.sources._tensor_facts import (
     CASTS,
     CHOICES,
-    COPIES,
     DIVISIONS,
     EXPONENTIALS,
     JOINS,
@@ -42,6 +41,7 @@ from regard.maps.sources._tensor_facts import (
     RESHAPES,
     SIGMOIDS,
     SPLITS,
+    WRITES,
     by_rows,
     is_learned,
     is_normalized,
@@ -66,7 +66,7 @@ class TensorHistory:
         running: returns the name of the module that is running.
 
     Attributes:
-        origins: weak references to the tensors, and their origins, by id.
+        origins: the origin of each tensor.
         random: tensors that depend on random numbers.
         uses: softmaxes and other results after which a product with values is expected.
         also: a tensor whose views have its origin, even if no function was seen that made them.
@@ -75,7 +75,7 @@ class TensorHistory:
 
     def __init__(self, running: Callable[[], str | None]) -> None:
         self._running = running
-        self.origins: dict[int, tuple[weakref.ref[Tensor], TensorOrigin]] = {}
+        self.origins = LivingTensors[TensorOrigin]()
         self.random = RandomTensors()
         self.uses: list[ExpectedUse] = []
         self.followed = False
@@ -86,18 +86,16 @@ class TensorHistory:
 
     def get(self, x: Any) -> TensorOrigin | None:
         """The origin of a tensor; None if it is not followed."""
-        entry = self.origins.get(id(x))
-        if entry is not None and entry[0]() is x:
-            return entry[1]
+        origin = self.origins.of(x)
+        if origin is not None:
+            return origin
         if self.also is None or x is self.also or not is_whole_view(x, self.also):
             return None
         return None if (origin := self.get(self.also)) is None else replace(origin, shape=tuple(x.shape))
 
     def set(self, x: Tensor, origin: TensorOrigin) -> None:
         self.followed = self.followed or origin.form != "outer" or origin.kind != "scores"
-        key, origins = id(x), self.origins
-        # The tensor may live longer than the capture: its callback must refer to nothing but this dictionary.
-        origins[key] = (weakref.ref(x, lambda _: origins.pop(key, None)), origin)
+        self.origins.note(x, origin)
 
     def forget(self, x: Tensor) -> None:
         self.origins.pop(id(x), None)
@@ -255,13 +253,11 @@ class TensorHistory:
         out = out[0] if name in CHOICES and isinstance(out, tuple) else out
         if name in SPLITS and isinstance(out, tuple | list):
             self._split(func, args, kwargs, out)
-        elif name in COPIES:
-            self._copied(name, func, args, kwargs)
-        elif (
-            isinstance(out, Tensor) and out.ndim >= 2 and not (name in JOINS and self._joined(func, args, kwargs, out))
-        ):
-            if name.endswith("_like") or name.startswith("new_"):
-                return  # only the shape and the dtype come from the arguments
+        elif name in WRITES:
+            self._written(name, func, args, kwargs)
+        elif not isinstance(out, Tensor) or out.ndim < 2 or (name in JOINS and self._joined(func, args, kwargs, out)):
+            return
+        elif not (name.endswith("_like") or name.startswith("new_")):  # these take only the shape and the dtype
             masked = self.random.among(args) and self.random_mask(args, None, out)
             if not masked and out.is_floating_point():
                 self._follow(name, func, args, kwargs, out)
@@ -329,7 +325,7 @@ class TensorHistory:
         for part, source in zip(parts, sources, strict=True):
             self.set(part, replace(origin.dropped(source), shape=tuple(part.shape), numerator=None))
 
-    def _copied(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _written(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note weights that were written into another tensor, or into a part of it; and what was written into weights."""
         target, given = args[0], args[-1]
         before, origin = self.get(target), self.get(given)

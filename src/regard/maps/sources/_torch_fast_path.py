@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.maps._attention_scores import AttentionScores, Selection, exact
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps.sources._function_call import FunctionCall
+from regard.maps.weights._attention_scores import AttentionScores, Selection, exact
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ Three axes are a single head, five are groups of heads.
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import AttentionScores
 from regard.maps._record import AttentionRecord
 from regard.maps.sources._function_call import FunctionCall, kernel_record
+from regard.maps.weights._attention_scores import AttentionScores
 
 
 def xformers(call: FunctionCall) -> AttentionRecord:

@@ -1,21 +1,19 @@
 """Detects whether a model changed since an earlier capture: in its modules, their settings, hooks or methods.
 
-What was learned about a model (see :mod:`regard.maps._learning`) holds only while the model stays the same. The
+What was learned about a model (see :mod:`regard.maps.repeats._learning`) holds only while the model stays the same. The
 comparison runs before each capture, so it must be fast. It holds weak references only: it does not keep the model
 alive.
 """
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from itertools import chain, compress, repeat
 from operator import attrgetter, call, is_, itemgetter
 from typing import Any, NamedTuple
 
-import torch
 from torch import nn
 
-from regard.maps._module_names import ModuleNames
+from regard.maps._module_names import ModuleNames, runs_unseen
 
 _NUMBERS = frozenset({bool, int, str, float})
 
@@ -62,9 +60,9 @@ class ModelForm(NamedTuple):
             return None
         if not self.fingerprint.matches(modules, variables):
             return None
-        return (
-            ModuleNames(model) if self.is_wrapped else ModuleNames.known(modules, self.paths, self.path_of, self.root)
-        )
+        if self.is_wrapped:
+            return ModuleNames(model)
+        return ModuleNames.known(modules, self.paths, self.path_of, self.root)
 
 
 def form_of(model: nn.Module, names: ModuleNames) -> ModelForm | None:
@@ -74,7 +72,7 @@ def form_of(model: nn.Module, names: ModuleNames) -> ModelForm | None:
     if fingerprint is None or modules[0] is not model:
         return None
     kinds: list[Any] = list(map(type, modules))
-    holding = [bool(module._modules) or not _about(kind)[0] for module, kind in zip(modules, kinds, strict=True)]
+    holding = [bool(module._modules) or not _is_of_torch(kind) for module, kind in zip(modules, kinds, strict=True)]
     inner = [module._modules for module in compress(modules, holding)]
     places = {id(module): place for place, module in enumerate([*modules, None])}
     child = _getter([places[id(found)] for children in inner for found in children.values()] or [0])
@@ -84,10 +82,9 @@ def form_of(model: nn.Module, names: ModuleNames) -> ModelForm | None:
     )  # fmt: skip
 
 
-@lru_cache(4096)
-def _about(kind: type[nn.Module]) -> tuple[bool, bool]:
-    """Whether a class is torch's own, and whether it runs outside of Python or in other threads."""
-    return kind.__module__.startswith("torch.nn."), issubclass(kind, torch.jit.ScriptModule | nn.DataParallel)
+def _is_of_torch(kind: type[nn.Module]) -> bool:
+    """Whether a class is torch's own."""
+    return kind.__module__.startswith("torch.nn.")
 
 
 class Fingerprint:
@@ -105,7 +102,7 @@ class Fingerprint:
         self._forward = list(map(_FORWARD, self._classes))
         self._training, self._hooked = _common(variables)
         # torch's own modules are described by their classes and parameters; attributes of all others are compared.
-        self._stating = [not _about(kind)[0] for kind in self._kinds]
+        self._stating = [not _is_of_torch(kind) for kind in self._kinds]
         stating = list(compress(variables, self._stating))
         self._sizes = list(map(len, stating))
         self._get = [_getter([name for name in of if name not in _OF_ALL] or ["training"]) for of in stating]
@@ -139,7 +136,7 @@ class Fingerprint:
 def fingerprint_of(modules: Iterable[nn.Module]) -> Fingerprint | None:
     """The fingerprint of modules; None if some run outside of Python or in other threads, or are only partly initialized."""
     modules = list(modules)
-    unseen = any(_about(kind)[1] for kind in set(map(type, modules)))
+    unseen = any(map(runs_unseen, set(map(type, modules))))
     return None if unseen or not all("training" in vars(module) for module in modules) else Fingerprint(modules)
 
 

@@ -30,12 +30,7 @@ class _FirstCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         before, module = self._before, self._module
         if not self._over and _thread_now() == self._thread:
-            self._over = True
-            variables = module.__dict__
-            if before is None and variables.get(_PLACE) is self:  # as in ``end``, which nearly all calls need not enter
-                del variables[_PLACE]
-            else:
-                self.end()
+            self.end()
             self._said(self._name)
         if before is None:
             return module._call_impl(*args, **kwargs)

@@ -14,8 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from regard.maps._layout import Layout
 from regard.maps._record import AttentionRecord, Check
+from regard.maps.tokens._layout import Layout
 
 Axis = Literal["batch", "heads", "batch and heads", "queries", "keys", "same keys"]
 _AXES: tuple[Axis, ...] = ("batch", "heads", "queries")

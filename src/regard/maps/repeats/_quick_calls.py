@@ -1,6 +1,6 @@
 """Writes the maps of repeated calls of ``scaled_dot_product_attention``, with as little Python for each call as possible.
 
-On a GPU the model waits for Python, so the time of Python is the cost of a capture. :mod:`regard.maps._repeated_calls`
+On a GPU the model waits for Python, so the time of Python is the cost of a capture. :mod:`regard.maps.repeats._repeated_calls`
 recognizes a call that repeats an earlier one. Then only its map and the numbers of its check are written. Everything else,
 such as the record of the call, is made when the map is first read. The steps of a call:
 
@@ -10,8 +10,7 @@ such as the record of the call, is made when the map is first read. The steps of
 2. After it, :meth:`QuickCalls.take` writes the map and keeps a :class:`KeptCall`.
 3. When somebody looks at the map, :meth:`KeptCall.record` makes its record.
 
-The code is written for speed and was measured: named tuples are made by ``tuple.__new__`` and unpacked at once, and memory
-for several maps is allocated together.
+Memory for several maps is allocated together, because each allocation takes time.
 """
 
 import math
@@ -22,21 +21,21 @@ import torch
 from torch import Tensor
 
 from regard.functional import kernels
-from regard.maps._attention_scores import ALL
-from regard.maps._band import alignment
-from regard.maps._building import AT_ONCE
 from regard.maps._check import Check, Rounding, allowed_by_rounding
-from regard.maps._check_buffers import CheckBuffers, CheckNumbers
-from regard.maps._layout import Layout, given_layout
-from regard.maps._logsumexp_weights import weights_and_error
-from regard.maps._map_rooms import MapRooms
 from regard.maps._operator_watch import unwatched
 from regard.maps._record import AttentionRecord, rounding_factor
-from regard.maps._repeated_calls import CAUSAL, KnownSite, RepeatedCall
 from regard.maps._selection import Rows, select
 from regard.maps._storage import Storage
 from regard.maps._torch_modes import ModesOff, leave_inference_mode
-from regard.maps._triton_maps import Proof, proof_of_own_logsumexp, proof_of_weights
+from regard.maps.repeats._check_buffers import CheckBuffers, CheckNumbers
+from regard.maps.repeats._map_rooms import MapRooms
+from regard.maps.repeats._repeated_calls import CAUSAL, KnownSite, RepeatedCall
+from regard.maps.tokens._layout import Layout, given_layout
+from regard.maps.weights._attention_scores import ALL
+from regard.maps.weights._band import alignment
+from regard.maps.weights._building import AT_ONCE
+from regard.maps.weights._logsumexp_weights import is_precise, weights_and_error
+from regard.maps.weights._triton_maps import Proof, proof_of_own_logsumexp, proof_of_weights
 
 
 class QuickOptions(NamedTuple):
@@ -179,7 +178,6 @@ _MOST, _FEW = 4096, 16  # plans that are kept in all, and for one module
 # It reads the keys twice, but the model's kernel is called as the model does, which takes less time on the host. Longer maps
 # are limited by the device.
 _FEW_KEYS, _FEW_QUERIES, _MORE_KEYS = 1024, 64, 4096
-_new: Any = tuple.__new__  # the constructor of a named tuple is slower
 
 
 class QuickCalls:
@@ -217,20 +215,13 @@ class QuickCalls:
         if plan is None and query.shape[2] == 1:
             plan = _plans.get(self._like(query, key, value, causal, scale))
         self._next = plan
-        if plan is None:
-            self._fit = False
+        self._fit = plan is not None and self._fits(plan)
+        if plan is None or not plan.alone or not self._fit or id(plan) in self._refused:
             return None
-        _, _, _, size, working, _, _, _, _, alone, kernels_of = plan
-        storage = self._storage
-        budget = storage.budget
-        self._fit = fits = budget is None or storage.used + size + working <= budget
-        if not alone or not fits or (self._refused and id(plan) in self._refused):
-            return None
-        return kernels_of
+        return plan.kernels
 
     def _fits(self, plan: WritePlan) -> bool:
-        storage = self._storage
-        return storage.budget is None or storage.used + plan.size + plan.working <= storage.budget
+        return self._storage.has_room(plan.size + plan.working)
 
     def _like(self, query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> tuple[Any, ...]:
         """The form of a call, and the options: a key of ``_plans``."""
@@ -241,23 +232,23 @@ class QuickCalls:
 
     def take(self, call: RepeatedCall, moment: tuple[int, int]) -> bool:
         """Write the map of a call. False if this is not possible: then its record is made, and the map built from it."""
-        known, _, _, _, _, _, _, kernel, output, total, cache = call
-        plan = self._next or self._find_plan(call)
+        plan, total = self._next or self._find_plan(call), call.total
         if plan is None or not (self._fit or self._fits(plan)):
             return False
-        _, _, _, size, _, _, strides, of_total, weights, alone, _ = plan
         written = None
-        if output.stride() == strides and (alone or (total is not None and total.stride() == of_total)):
+        if call.output.stride() == plan.output and (plan.alone or (total is not None and total.stride() == plan.total)):
             try:
-                written = self._on_cpu(plan, call) if weights is None else self._by_kernel(plan, *weights, call)
+                by_kernel = plan.weights
+                written = self._on_cpu(plan, call) if by_kernel is None else self._by_kernel(plan, *by_kernel, call)
             except Exception:  # most likely too little memory, which the usual way will report
                 return False
         if written is None:
             self._refused[id(plan)] = plan
             return False
-        self._storage.used += size
-        kept = _new(KeptCall, (known, plan, self._options, *written, kernel, cache, moment))
-        self._keep(known[0], kept)
+        self._storage.used += plan.size
+        memory, which, numbers = written
+        kept = KeptCall(call.known, plan, self._options, memory, which, numbers, call.kernel, call.cache, moment)
+        self._keep(call.known.name, kept)
         return True
 
     def _find_plan(self, call: RepeatedCall) -> WritePlan | None:
@@ -298,14 +289,14 @@ class QuickCalls:
         self, plan: WritePlan, writer: kernels.WeightsPlan, proof: Proof, call: RepeatedCall
     ) -> tuple[Tensor, int | None, CheckNumbers] | None:
         """The same by a Triton kernel; None if it cannot be used, or cannot be started at once."""
-        _, _, query, key, value, _, _, _, output, total, _ = call
         if not proof.agrees:
             return None
         stream, rooms = writer.stream, self._rooms.get(writer)
         if rooms is None or not rooms.left or rooms.stream != stream:
             rooms = self._rooms[writer] = self._make_rooms(plan, writer, stream)
         memory, which, numbers, to, place = rooms.take()
-        if not writer.start_at_once(query, key, value, None if plan.alone else total, output, to, place, stream):
+        total = None if plan.alone else call.total
+        if not writer.start_at_once(call.query, call.key, call.value, total, call.output, to, place, stream):
             return None
         return memory, which, numbers
 
@@ -340,7 +331,7 @@ class QuickCalls:
                 alone, weights = False, _by_kernel(call, slice(*span), dtype, False)
             if weights is None:
                 return None
-        elif not _at_once(call, math.prod(shape)):
+        elif not is_precise(logsumexp, query) or math.prod(shape) > AT_ONCE or value.shape[0] != batch:
             return None
         working = 0 if size <= self._chunk_bytes else 3 * self._chunk_bytes
         times = rounding_factor(output.dtype, value.is_cuda, keys)
@@ -352,14 +343,6 @@ class QuickCalls:
         """Release memory that no map used. Returns the numbers of all checks."""
         self._rooms.clear()
         return self._numbers
-
-
-def _at_once(call: RepeatedCall, count: int) -> bool:
-    """Whether a CPU computes this many weights in one piece, from the kernel's logsumexp (see ``_logsumexp_weights``)."""
-    total, value = call.logsumexp, call.value
-    if total is None or value.device.type != "cpu" or count > AT_ONCE or value.shape[0] != call.query.shape[0]:
-        return False
-    return total.dtype == (torch.float64 if call.query.dtype is torch.float64 else torch.float32)
 
 
 def _by_kernel(

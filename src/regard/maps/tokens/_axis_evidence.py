@@ -1,4 +1,4 @@
-"""Collects the evidence for the meaning of axes (see :mod:`regard.maps._axes`).
+"""Collects the evidence for the meaning of axes (see :mod:`regard.maps.tokens._axes`).
 
 It comes from the module's attributes, its output projection, the input with which it was called, and the strides of its
 tensors.
@@ -6,14 +6,15 @@ tensors.
 
 import re
 from functools import lru_cache
+from itertools import islice
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.maps._axes import AxisEvidence
-from regard.maps._module_names import CALL, CallSite, attribute, named_modules
+from regard.maps._module_names import CallSite, attribute, named_modules
+from regard.maps.tokens._axes import AxisEvidence
 
 # Attributes that state the number of heads, output projections, and names of a module's input.
 _HEADS = ("num_heads", "heads", "n_heads", "num_attention_heads", "nhead", "n_head")
@@ -112,7 +113,7 @@ def inputs_around(site: CallSite) -> list[Tensor]:
     Several inputs with four axes are skipped: those are queries, keys and values.
     """
     found = []
-    for _, frame in _running_modules(site, most=None):
+    for _, frame in site.calls():
         x = _first_input(frame, numbers=True)
         if x is not None and (x.ndim < 4 or _is_alone(x, frame)):
             found.append(x)
@@ -126,17 +127,9 @@ def _is_alone(x: Tensor, frame: FrameType | None) -> bool:
     return sum(isinstance(y, Tensor) and y.ndim == x.ndim for y in given) <= 1
 
 
-def _running_modules(site: CallSite, most: int | None = 2) -> list[tuple[nn.Module, FrameType]]:
-    """The module of the call and those around it, ``most`` in all, with the frames of their calls."""
-    found: list[tuple[nn.Module, FrameType]] = []
-    for frame in site.frames:
-        if frame.f_code is CALL:
-            module = frame.f_locals["self"]
-            if isinstance(module, nn.Module) and (found or module is site.module):
-                found.append((module, frame))
-        if len(found) == most:
-            break
-    return found
+def _running_modules(site: CallSite) -> list[tuple[nn.Module, FrameType]]:
+    """The module that attends and the one that called it, with the frames of their calls."""
+    return list(islice(site.calls(), 2))
 
 
 @lru_cache(4096)

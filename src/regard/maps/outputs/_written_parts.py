@@ -40,12 +40,11 @@ class WrittenParts:
         if place is None:
             return None
         axis, start, stacked = place
+        follows = self._whole is not None and self._whole() is whole and (axis, stacked) == self._along
         if start == 0:
             self.clear()
             self._whole, self._along = weakref.ref(whole), (axis, stacked)
-        elif (
-            self._whole is None or self._whole() is not whole or (axis, stacked) != self._along or start != self._filled
-        ):
+        elif not follows or start != self._filled:
             return None
         self._parts.append(part)
         self._filled = start + (1 if stacked else part.shape[axis])

@@ -11,9 +11,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import AttentionScores, Selection, exact, is_all, product_error, weights_of
 from regard.maps._record import AttentionRecord, Check, difference
-from regard.maps._threads import each_in_a_thread
+from regard.maps.weights._attention_scores import AttentionScores, Selection, exact, is_all, product_error, weights_of
+from regard.maps.weights._threads import each_in_a_thread
 
 TILE = 2**19  # scores of a tile: they fit into the cache of one core
 LARGE = 2**23  # scores of a map from which on each core computes its own heads
@@ -32,7 +32,7 @@ def _tile_sizes(scores: AttentionScores, value_heads: int, threads: int, tile: i
 
     With a causal mask and long rows, a tile has fewer rows of more heads: then fewer of its scores are masked.
 
-    >>> from regard.maps._band import Band
+    >>> from regard.maps.weights._band import Band
     >>> x, y = torch.zeros(1, 8, 2048, 4), torch.zeros(1, 4, 2048, 4)
     >>> plain, causal = AttentionScores(x, y, 1.0), AttentionScores(x, y, 1.0, band=Band(right=0))
     >>> _tile_sizes(plain, 4, 2, TILE), _tile_sizes(causal, 4, 2, TILE)

@@ -5,36 +5,35 @@ check of it. Rows are divided by their sums, so that the weights are those of th
 """
 
 import math
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import AttentionScores, Selection, exact
-from regard.maps._band import Band
-from regard.maps._record import AttentionRecord, Computation
+from regard.maps._record import AttentionRecord
+from regard.maps.weights._attention_scores import AttentionScores, Selection, exact
+from regard.maps.weights._band import Band
 
 
-def has_logsumexp(running: Computation) -> bool:
-    """Whether weights can be computed from the kernel's logsumexp: on a CPU, if every query sees a key."""
-    scores, total = running.weights, running.logsumexp
-    if total is None or not isinstance(scores, AttentionScores) or running.compare is not None or running.value is None:
-        return False
-    usual = scores.is_plain and not scores.may_be_empty and running.value.device.type == "cpu"
-    return usual and total.dtype == (torch.float64 if scores.query.dtype is torch.float64 else torch.float32)
+def is_precise(total: Tensor | None, query: Tensor) -> TypeGuard[Tensor]:
+    """Whether a kernel returned a logsumexp on a CPU, in the dtype in which maps are computed."""
+    return total is not None and total.device.type == "cpu" and total.dtype == exact(query[:0]).dtype
 
 
 def weights_at_once(record: AttentionRecord, rows: Selection, dtype: torch.dtype) -> Tensor | None:
     """These rows of all heads, with as few operators as possible, for small maps; None if this way cannot be used."""
     running = record.running
-    expected = running.expected_output
-    if not isinstance(rows, slice) or rows.step not in (None, 1) or expected is None or not has_logsumexp(running):
+    scores, total, value, expected = running.weights, running.logsumexp, running.value, running.expected_output
+    if not isinstance(scores, AttentionScores) or not scores.is_plain or scores.may_be_empty:
         return None
-    scores, total, value = running.weights, running.logsumexp, running.value
-    if not isinstance(scores, AttentionScores) or total is None or value is None or expected.dtype != value.dtype:
+    if not is_precise(total, scores.query) or value is None or expected is None or running.compare is not None:
         return None
-    batch, _, queries, _ = record.shape
-    span = rows.indices(queries)[:2]
-    if span[1] <= span[0] or value.shape[0] != batch:
+    if expected.dtype != value.dtype or value.shape[0] != record.shape[0]:
+        return None
+    if not isinstance(rows, slice) or rows.step not in (None, 1):
+        return None
+    span = rows.indices(record.shape[2])[:2]
+    if span[1] <= span[0]:
         return None
     weights, error, sums = weights_and_error(
         scores.query, scores.key, value, expected, total, scores.scale, scores.band, span

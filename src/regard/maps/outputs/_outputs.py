@@ -15,17 +15,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.maps._combinations import Followed, Memory, Terms, scaled, selections, some_heads, total
-from regard.maps._folded_heads import FoldedHeads
 from regard.maps._function_table import FunctionEntry
-from regard.maps._joining import Joint, axis_of, folded_heads
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import ModuleNames
-from regard.maps._packed_patches import about_tokens
 from regard.maps._record import Computation
-from regard.maps._scaled_outputs import STEPS, ScaledOutputs, same_rows
-from regard.maps._written_parts import WrittenParts
-from regard.maps.sources import DIVISIONS, DROPOUTS, MULTIPLICATIONS
+from regard.maps.outputs._combinations import Followed, Memory, Terms, scaled, selections, some_heads, total
+from regard.maps.outputs._folded_heads import FoldedHeads
+from regard.maps.outputs._joining import Joint, axis_of, folded_heads
+from regard.maps.outputs._packed_patches import about_tokens
+from regard.maps.outputs._scaled_outputs import STEPS, ScaledOutputs, same_rows
+from regard.maps.outputs._written_parts import WrittenParts
+from regard.maps.sources import DIVISIONS, DROPOUTS, JOINS, MULTIPLICATIONS
 
 ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
 SUBTRACTIONS = frozenset({"sub", "sub_", "subtract", "__sub__", "__isub__"})
@@ -44,7 +44,6 @@ _UNUSED = (
 _NOT_FOLLOWED = (
     "what the model did with its output could not be followed: if it scaled or combined outputs, that is not in the map"
 )
-JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
 # Functions that count as steps after an attention. Only the first STEPS of them are followed.
 _COUNTED = DIVISIONS | MULTIPLICATIONS | DROPOUTS | ADDITIONS | {"sum"}
 
@@ -94,7 +93,6 @@ class OutputTracker(ScaledOutputs):
         out = func(*args, **kwargs)
         if terms is not None and isinstance(out, Tensor):
             self._safely(self._combined, terms, out, func.__name__ in SUBTRACTIONS)
-            self.refresh_known()
         self._follow(func.__name__, func, given, kwargs, out)
         return out
 
@@ -103,7 +101,7 @@ class OutputTracker(ScaledOutputs):
         if len(args) < 2 or not isinstance(args[0], Tensor):
             return None
         x, y = args[:2]
-        first, second, whole = self._sums.get(x), self._sums.get(y), x
+        first, second, whole = self._sums.of(x), self._sums.of(y), x
         if function in ("lerp", "lerp_"):
             share: Any = args[2] if len(args) > 2 else kwargs["weight"]
             first = None if first is None else scaled(first, 1 - share, whole)
@@ -111,7 +109,7 @@ class OutputTracker(ScaledOutputs):
         elif function in ("addcmul", "addcmul_"):
             z, value = args[2] if len(args) > 2 else kwargs.get("tensor2"), kwargs.get("value", 1)
             if second is None:
-                y, z, second = z, y, self._sums.get(z)
+                y, z, second = z, y, self._sums.of(z)
             second = None if second is None else scaled(second, z * value, whole)
         elif isinstance(y, int | float) and y == 0:
             return first  # Python's sum() starts with 0
@@ -123,10 +121,9 @@ class OutputTracker(ScaledOutputs):
     def _copy(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that copies or permutes a tensor. A copy of a combination is the same combination."""
         out = func(*args, **kwargs)
-        terms = self._sums.get(args[0]) if args else None
+        terms = self._sums.of(args[0]) if args else None
         if terms is not None and isinstance(out, Tensor) and same_rows(args[0], out):
-            self._sums.set(out, terms)
-            self.refresh_known()
+            self._sums.note(out, terms)
         self._follow(func.__name__, func, args, kwargs, out)
         return out
 
@@ -134,10 +131,9 @@ class OutputTracker(ScaledOutputs):
         """Run a function that selects a part of a tensor: differential attention subtracts half of the heads from the others."""
         out = func(*args, **kwargs)
         whole = args[0] if args else None
-        terms = self._sums.get(whole)
+        terms = self._sums.of(whole)
         if terms is not None and isinstance(whole, Tensor):
             self._safely(self._selected, terms, whole, out, func.__name__, args, kwargs)
-            self.refresh_known()
         self._follow(func.__name__, func, args, kwargs, out)
         return out
 
@@ -146,7 +142,7 @@ class OutputTracker(ScaledOutputs):
         for part, index in selections(whole, *call):
             found = some_heads(whole, terms, part, index)
             if found is not None:
-                self._sums.set(part, found)
+                self._sums.note(part, found)
 
     def _safely(self, step: Callable[..., Any], *args: Any) -> Any:
         """Follow outputs through a function; None on an error. The model must not fail because its outputs are followed: after an
@@ -157,7 +153,6 @@ class OutputTracker(ScaledOutputs):
             names = dict.fromkeys(output.name for output in self._outputs)
             self._outputs, self._stack = [], None
             self._sums.clear()
-            self.refresh_known()
             for name in names:
                 self._apply(self.listener.noted, name, f"{_NOT_FOLLOWED} ({type(error).__name__}: {error})")
             return None
@@ -167,7 +162,6 @@ class OutputTracker(ScaledOutputs):
         out = func(*args, **kwargs)
         if len(self._outputs) > 1 or (self._outputs and self._steps > 0):
             self._safely(self._joined, func.__name__, args, kwargs, out)
-            self.refresh_known()
         self._follow(func.__name__, func, args, kwargs, out)
         return out
 
@@ -177,7 +171,6 @@ class OutputTracker(ScaledOutputs):
         if filled is not None:
             parts, dim, stacked = filled
             self._safely(self._joined, "stack" if stacked else "cat", (parts, dim), {}, args[0])
-            self.refresh_known()
 
     def is_quiet(
         self, known: FunctionEntry, args: tuple[Any, ...], kwargs: dict[str, Any] | None, waiting: dict[int, str]
@@ -208,7 +201,7 @@ class OutputTracker(ScaledOutputs):
             parts = args[0] if args else None
             return not self._outputs or (isinstance(parts, list | tuple) and len(parts) > len(self._outputs))
         for x in args:
-            if id(x) in self._known:
+            if id(x) in self._sums:
                 return False
         if known.name in _COUNTED:
             self._steps -= 1
@@ -266,18 +259,15 @@ class OutputTracker(ScaledOutputs):
         if first is not None and factor is not None:
             output.values = first.values
         self._outputs.append(output)
-        self._sums.set(tensor, {output: factor or 1.0})
+        self._sums.note(tensor, {output: factor or 1.0})
         if running.folded:
             self.folded.expect(name, heads_of_new, tensor)
-        self.refresh_known()
 
     def retracted(self, name: str) -> None:
         """The latest record turned out to be no attention of its own: the next one takes its number."""
         if self._outputs and self._outputs[-1].name == name:
-            self._sums.without(self._outputs[-1:])
-            self._outputs.pop()
+            self._forget([self._outputs.pop()])
             self._number -= 1
-            self.refresh_known()
 
     def _end_call(self, keep: bool = False) -> None:
         """The call of a module is over: report outputs whose logsumexp the model took, but did not use to merge them.
@@ -363,9 +353,7 @@ class OutputTracker(ScaledOutputs):
         first.heads, first.lead = whole, _lead(whole)
         first.values, first.taken = Memory(None), True
         first.with_logsumexp = any(output.with_logsumexp for output in outputs)
-        del self._outputs[-len(outputs) + 1 :]
-        self._sums.without(outputs)
-        self._sums.set(out, {first: 1.0})
+        self._merge(outputs, out)
 
     def _side_by_side(self, outputs: list[Followed], out: Tensor, dim: int, stacked: bool) -> None:
         """Outputs were stacked, or concatenated along the width.
@@ -379,15 +367,12 @@ class OutputTracker(ScaledOutputs):
         merged = self._apply(self.listener.repeated, tuple(output.name for output in outputs))
         if merged is None:
             first = outputs[0]
-            self._sums.set(out, {Followed(first.name, first.lead, None, Memory(None), beside=True): 1.0})
-            self.refresh_known()
+            self._sums.note(out, {Followed(first.name, first.lead, None, Memory(None), beside=True): 1.0})
         elif merged:
-            self._outputs = [output for output in self._outputs if output not in outputs[1:]]
-            self._sums.without(outputs)
-            self._sums.set(out, {outputs[0]: 1.0})
-            self.refresh_known()
+            self._merge(outputs, out)
 
     def finish(self) -> None:
+        """The capture ends."""
         self.before_next()
         self._end_call()
 

@@ -20,8 +20,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from regard.maps._layout import Layout
-from regard.maps._positions import Positions
+from regard.maps.tokens._layout import Layout
+from regard.maps.tokens._positions import Positions
 
 Certainty = Literal["known", "inferred", "ambiguous"]
 Over = Literal["tokens", "channels", "samples"]
@@ -98,6 +98,11 @@ class AxisReading:
         return MapAxes(self.certainty, self.over)
 
     @property
+    def is_folded(self) -> bool:
+        """Whether samples and heads are one axis of the tensors."""
+        return self.split is not None and self.heads == (1,) and len(self.lead) == 2 + len(self.queries)
+
+    @property
     def order(self) -> tuple[int, ...]:
         """The leading axes as batch, heads, queries."""
         chosen = (*self.heads, *self.queries)
@@ -110,6 +115,11 @@ class AxisReading:
     @property
     def query_count(self) -> int:
         return math.prod(self.lead[axis] for axis in self.queries)
+
+    @property
+    def item_count(self) -> int:
+        """The number of samples, times the queries that have an axis of their own."""
+        return math.prod(self.lead) // max(1, self.head_count)
 
     @cached_property
     def is_plain(self) -> bool:
@@ -286,8 +296,8 @@ def _shared_keys(lead: tuple[int, ...], rows: int, evidence: AxisEvidence) -> li
 
 def _queries_in_batch(reading: AxisReading, evidence: AxisEvidence) -> bool:
     """Whether samples and queries are folded into one axis, and each query has its own keys (dynamic convolution)."""
-    batch = math.prod(reading.lead) // max(1, reading.head_count)
-    return evidence.sequences is not None and min(evidence.sequences) > 1 and batch == math.prod(evidence.sequences)
+    sequences = evidence.sequences
+    return sequences is not None and min(sequences) > 1 and reading.item_count == math.prod(sequences)
 
 
 def _score(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: AxisEvidence) -> int:
@@ -302,7 +312,7 @@ def _score(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: A
                 score += 1 if count == reading.head_count else -1
     score += 2 * across
     if evidence.tokens:
-        queries = math.prod(reading.lead) // max(1, reading.head_count) * rows
+        queries = reading.item_count * rows
         fits = any(queries == count for count, _ in evidence.tokens) or bool(_across(reading, shape, width, evidence))
         score += 1 if fits else -1
     if evidence.sequences is not None:  # either may come first
@@ -323,8 +333,7 @@ def _score(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: A
 def _channels(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: AxisEvidence) -> AxisReading:
     """The reading, marked as attention over channels if the input's tokens are the width and not the queries."""
     across = _across(reading, shape, width, evidence)
-    batch = math.prod(reading.lead) // max(1, reading.head_count)
-    along = [tokens for tokens, _ in evidence.tokens if batch * shape[-2] == tokens]
+    along = [tokens for tokens, _ in evidence.tokens if reading.item_count * shape[-2] == tokens]
     if across and (not along or evidence.keys_beside):
         return replace(reading, over="channels", certainty="inferred" if along else reading.certainty)
     return reading
@@ -335,8 +344,7 @@ def _across(reading: AxisReading, shape: tuple[int, ...], width: int, evidence: 
     rows, keys = shape[-2:]
     if reading.queries or rows != keys or reading.in_rows > 1:
         return []
-    heads = reading.head_count
-    batch = math.prod(reading.lead) // max(1, heads)
+    heads, batch = reading.head_count, reading.item_count
     return [tokens for tokens, channels in evidence.tokens if batch * width == tokens and heads * rows == channels]
 
 
@@ -347,8 +355,7 @@ def rows_are_features(reading: AxisReading, shape: tuple[int, ...], evidence: Ax
     True
     """
     rows, keys = shape[-2:]
-    heads = reading.head_count
-    batch = math.prod(reading.lead) // max(1, heads)
+    heads, batch = reading.head_count, reading.item_count
     return any(
         batch * keys == tokens and heads * rows == channels and batch * rows != tokens
         for tokens, channels in evidence.tokens

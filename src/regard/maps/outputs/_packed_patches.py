@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps._axis_evidence import heads_of, sequences_of
-from regard.maps._layout import Layout
 from regard.maps._module_names import CallSite
+from regard.maps.tokens._axis_evidence import heads_of, sequences_of
+from regard.maps.tokens._layout import Layout
 
 
 def about_tokens(

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.maps._band import Band
-from regard.maps._cpu_products import products
-from regard.maps._frozen_functions import OfTheModel
-from regard.maps._masking import hide
+from regard.maps.weights._band import Band
+from regard.maps.weights._cpu_products import products
+from regard.maps.weights._frozen_functions import OfTheModel
+from regard.maps.weights._masking import hide
 from regard.support.long_rows import softmax, softmax_in_place
 
 # A selection along one axis: a slice, or a tensor of indices.

@@ -2,7 +2,7 @@
 
 If a model multiplies each row of an output by a factor that it computed from the logsumexp of the scores (a learned
 sink, a share of the softmax), the factor belongs to the map. Sums of scaled outputs may be one map (see
-:mod:`regard.maps._combinations`).
+:mod:`regard.maps.outputs._combinations`).
 """
 
 import weakref
@@ -11,8 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.maps._combinations import (
-    Combinations,
+from regard.maps._listener import RecordListener
+from regard.maps._living_tensors import LivingTensors
+from regard.maps._logsumexps import FromLogsumexp
+from regard.maps.outputs._combinations import (
     Followed,
     Memory,
     Terms,
@@ -21,8 +23,6 @@ from regard.maps._combinations import (
     row_factors,
     times,
 )
-from regard.maps._listener import RecordListener
-from regard.maps._logsumexps import FromLogsumexp
 from regard.maps.sources import (
     DIVISIONS,
     MULTIPLICATIONS,
@@ -51,9 +51,8 @@ class ScaledOutputs:
         self.listener, self._apply = listener, apply
         self.derived = FromLogsumexp()
         self._outputs: list[Followed] = []
-        self._sums = Combinations()
+        self._sums = LivingTensors[Terms]()  # the tensors that are known to be linear combinations of outputs
         self._steps = 0  # products and sums that are still followed
-        self._known: set[int] = set()  # ids of all tensors that are followed here; some may have been freed
         # The result of stacking outputs, these outputs, and the new axis, over which the model may average.
         self._stack: tuple[weakref.ref[Tensor], list[Followed], int] | None = None
 
@@ -62,9 +61,17 @@ class ScaledOutputs:
         self._steps -= 1
         return self._steps > 0 and bool(self._outputs)
 
-    def refresh_known(self) -> None:
-        """Update the ids of followed tensors, after combinations were added or removed."""
-        self._known = self._sums.ids
+    def _merge(self, outputs: list[Followed], out: Tensor) -> None:
+        """From now on these outputs are one, the first of them, which is ``out``."""
+        self._outputs = [output for output in self._outputs if output not in outputs[1:]]
+        self._forget(outputs)
+        self._sums.note(out, {outputs[0]: 1.0})
+
+    def _forget(self, outputs: list[Followed]) -> None:
+        """Forget all combinations that contain one of these outputs."""
+        for key, (_, terms) in list(self._sums.items()):
+            if any(output in terms for output in outputs):
+                self._sums.pop(key, None)
 
     def scaled(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> bool:
         """A product or a division ran: note it if it scales the rows of an output.
@@ -82,16 +89,15 @@ class ScaledOutputs:
         else:
             merged = False
             found = len(args) >= 2 and (divided or function in MULTIPLICATIONS) and self._product(divided, args, out)
-        if found:
-            self.refresh_known()
-        elif function in _PRODUCTS and self._outputs[-1].with_logsumexp and self.derived.is_beside_another(args, out):
+        lost = not found and function in _PRODUCTS and self._outputs[-1].with_logsumexp
+        if lost and self.derived.is_beside_another(args, out):
             self._outputs[-1].lost = True
         return merged
 
     def _product(self, divided: bool, args: tuple[Any, ...], out: Tensor) -> bool:
         """Whether an elementwise product or division scales the rows of an output."""
         for index in range(1 if divided else 2):
-            if terms := self._sums.get(args[index]):
+            if terms := self._sums.of(args[index]):
                 factor = args[1 - index]
                 return self._scaled(terms, args[index], factor, out, divided=divided, derived=factor in self.derived)
         return False
@@ -102,7 +108,7 @@ class ScaledOutputs:
         labels, result = einsum_labels(equation, operands)
         for i in range(len(labels)):
             whole, factor, of_whole = operands[i], operands[1 - i], labels[i]
-            terms, stack = self._sums.get(whole), self._stack
+            terms, stack = self._sums.of(whole), self._stack
             stacked = stack is not None and stack[0]() is whole
             found = aligned(factor, labels[1 - i], of_whole) if terms or stacked else None
             if found is None or len(of_whole) != whole.ndim:
@@ -162,7 +168,7 @@ class ScaledOutputs:
 
     def _combined(self, terms: Terms, out: Tensor, subtraction: bool) -> None:
         """``out`` is a combination of outputs: merge their maps if it is a sum of parts of one softmax, or a difference."""
-        self._sums.set(out, terms)
+        self._sums.note(out, terms)
         if len(terms) == 2 and all(part.chosen is not None for part in terms):
             (first, one), (second, factor) = terms.items()
             same = first.name == second.name and len(first.chosen or ()) == len(second.chosen or ())
@@ -190,9 +196,7 @@ class ScaledOutputs:
             first.heads, first.taken = None, True
             first.with_logsumexp = any(part.with_logsumexp for part in parts)
             first.values = first.values if same else Memory(None)
-            self._outputs = [output for output in self._outputs if output not in parts[1:]]
-            self._sums.without(parts)
-            self._sums.set(out, {first: 1.0})
+            self._merge(parts, out)
 
     def averaged(self, found: WeightedSum, out: Any) -> bool:
         """Whether this weighted sum averages several outputs, and their maps were merged."""
@@ -207,7 +211,7 @@ class ScaledOutputs:
         done = bool(self._apply(self.listener.added, names, tuple(shares.detach()), False))
         if done:
             self._outputs = [output for output in self._outputs if output not in parts]
-            self._sums.without(parts)
+            self._forget(parts)
         return done
 
 

@@ -5,10 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import Selection, exact, largest_magnitude
 from regard.maps._overview import FIRST, Overview
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import on_device
+from regard.maps.weights._attention_scores import Selection, exact, largest_magnitude
 from regard.support.tensor_cache import constant
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.maps._axes import MapAxes
-from regard.maps._layout import Layout, inferred_layout, states_layout
 from regard.maps._module_names import CallSite
-from regard.maps._positions import positions_of
 from regard.maps._record import AttentionRecord
-from regard.maps._windows import windows_of
+from regard.maps.tokens._axes import MapAxes
+from regard.maps.tokens._layout import Layout, inferred_layout, states_layout
+from regard.maps.tokens._positions import positions_of
+from regard.maps.tokens._windows import windows_of
 from regard.observation import current_grid
 
 

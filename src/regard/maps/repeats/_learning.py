@@ -19,21 +19,20 @@ from torch import Tensor, nn
 
 from regard.maps._interception import Interceptor
 from regard.maps._listener import RecordListener
-from regard.maps._model_form import ModelForm, form_of
 from regard.maps._module_names import CALL, CallSite
-from regard.maps._module_watch import ModuleWatch
 from regard.maps._monkey_patches import paused
 from regard.maps._operator_watch import ATTENTION, OperatorWatch, unwatched
 from regard.maps._record import AttentionRecord, Computation
-from regard.maps._repeated_calls import Call, RepeatedCalls, read_call
 from regard.maps._torch_modes import NO_PASS, backward_pass, in_backward
+from regard.maps.repeats._model_form import ModelForm, form_of
+from regard.maps.repeats._module_watch import ModuleWatch
+from regard.maps.repeats._repeated_calls import Call, RepeatedCalls, read_call
 from regard.maps.sources import BlockLayers, is_outer
 from regard.observation import unobserved
 
 _FAST_PATH = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 # Operators that a usual model may call. Any other watched operator may be a part of another attention.
 _EXPECTED = (ATTENTION, "conv2d", *_FAST_PATH)
-_weak = weakref.ref
 _SOFTMAXES = ("softmax", "log_softmax")
 
 
@@ -71,8 +70,7 @@ class LearningInterceptor(Interceptor):
         self._modules: ModuleWatch | None = None
         self._began = False
         self._seen: set[str] = set()  # modules that attended while the function mode was on
-        wants = None if listener.wants_all else listener.wants
-        self._repeated = RepeatedCalls(self.names, self.layouts, wants, listener.repeats)
+        self._repeated = RepeatedCalls(self.names, self.layouts, listener.wants, listener.repeats)
         self._take = None if listener.repeats is None else listener.repeats.take
         self._call: Call | None = None  # the call that is being recorded
         # Name, output and values of the latest call that was recorded as a repeated one, without following its output.
@@ -132,12 +130,11 @@ class LearningInterceptor(Interceptor):
         call = self._repeated.run(args, kwargs, caller) if backward_pass() == NO_PASS else None
         if call is None:
             return None
-        known, _, _, _, value, _, _, _, out, _, _ = call
-        name, moment = known[0], (self.names.run, self._count)
+        name, out, moment = call.known.name, call.output, (self.names.run, self._count)
         self._count += 1
         self._accounted.add(name)
-        self._last_output = last = _weak(out)
-        self._latest = name, last, _weak(value)
+        self._last_output = last = weakref.ref(out)
+        self._latest = name, last, weakref.ref(call.value)
         if self._take is None or not self._take(call, moment):
             record = call.record()
             record.moment = moment
@@ -160,14 +157,18 @@ class LearningInterceptor(Interceptor):
         self.prepare()
         self._repeated.leave()
         with torch._C.DisableTorchFunction():
-            self._call = (
-                read_call(args, kwargs, sys._getframe()) if name == ATTENTION and self._operators is not None else None
-            )
+            watched = name == ATTENTION and self._operators is not None
+            self._call = read_call(args, kwargs, sys._getframe()) if watched else None
             out = self._handlers[name](function, args, kwargs)
             self._call = None
             if self._operators is None and isinstance(out, Tensor) and self.handwritten.history.get(out) is not None:
                 self.handwritten.history.also = out  # the model is given a view of it
         return out
+
+    def _turns_unusual(self) -> None:
+        """The model does something that a usual one does not: it needs the function mode, now and in later captures."""
+        self.watch_everything()
+        self._usual = False
 
     def watch_everything(self) -> None:
         """Turn the function mode on: from now on every torch function is seen."""
@@ -262,8 +263,7 @@ class LearningInterceptor(Interceptor):
     def _record(self, site: CallSite, out: Any, source: Any, tokens_first: bool | None = None) -> Any:
         # A second attention in one call, or a logsumexp in the hands of the model: outputs may be combined later.
         if "#" in site.name or tokens_first is not None:
-            self.watch_everything()
-            self._usual = False
+            self._turns_unusual()
         new = super()._record(site, out, source, tokens_first)
         if self._usual and self._operators is None:
             if site.name in self._seen:
@@ -274,8 +274,7 @@ class LearningInterceptor(Interceptor):
     def _pass_to_listener(self, record: AttentionRecord, running: Any, out: Any) -> Any:
         # Folded heads can only be told from what follows, and other kinds of attention need the function mode.
         if running.folded or record.kind not in ("sdpa", "fast path"):
-            self.watch_everything()
-            self._usual = False
+            self._turns_unusual()
         if self._call is not None:
             self._repeated.learn(self._call, record, running)
         self._latest = None  # the output of this call is followed by the base class
@@ -290,23 +289,19 @@ class LearningInterceptor(Interceptor):
         super()._operator(func, args, out)
 
     def observed(self, module: nn.Module | None, output: Tensor, weights: Any, **about: Any) -> Tensor:
-        self.watch_everything()
-        self._usual = False
+        self._turns_unusual()
         return super().observed(module, output, weights, **about)
 
     def called(self, name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.watch_everything()
-        self._usual = False
+        self._turns_unusual()
         return super().called(name, original, args, kwargs)
 
     def parameters_replaced(self, module: nn.Module, parameters: Any) -> None:
-        self.watch_everything()
-        self._usual = False
+        self._turns_unusual()
         super().parameters_replaced(module, parameters)
 
     def thread_started(self) -> None:
-        self.watch_everything()
-        self._usual = False
+        self._turns_unusual()
         super().thread_started()
 
 

@@ -9,8 +9,7 @@ left are the map, its check, and the positions in a cache.
 :meth:`RepeatedCalls.run` runs later calls like it, and returns a :class:`RepeatedCall` for each; it leaves all other calls
 to the usual way.
 
-This runs at each attention, so the code is written for speed and was measured: tuples instead of objects, and ids of
-code objects instead of comparisons.
+This runs at each attention, so ids of code objects are compared, not the objects: hashing one takes longer.
 """
 
 from collections.abc import Callable
@@ -19,23 +18,21 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from regard.maps._attention_scores import AttentionScores
-from regard.maps._axes import MapAxes
-from regard.maps._band import Band
 from regard.maps._call_stack import OWN_PACKAGES, first_argument, local_variables, model_frames
-from regard.maps._layout import Layout
 from regard.maps._module_names import CALL, ModuleNames
-from regard.maps._module_watch import FIRST_CALL
-from regard.maps._positions import CACHES, CacheState, Positions, positions_in, state_of
 from regard.maps._record import AttentionRecord, Check, Computation
-from regard.maps._token_layouts import TokenLayouts
+from regard.maps.repeats._module_watch import FIRST_CALL
 from regard.maps.sources import arranged, run_as_called, run_usual
-from regard.observation import GRID
+from regard.maps.tokens._axes import MapAxes
+from regard.maps.tokens._layout import Layout
+from regard.maps.tokens._positions import CACHES, CacheState, Positions, positions_in, state_of
+from regard.maps.tokens._token_layouts import TokenLayouts
+from regard.maps.weights._attention_scores import AttentionScores
+from regard.maps.weights._band import Band
+from regard.observation import current_grid
 
 CAUSAL = Band(right=0)
 _CALLED = nn.Module._call_impl.__code__  # on the stack inside every call of a module; its ``self`` is that module
-_grid = GRID.get  # as ``current_grid()``, without a call of a Python function
-_new: Any = tuple.__new__  # the constructor of a named tuple is slower
 # A local variable that is added to the frame of a module's call, with the name of its map, to note that the call attended. It
 # lives as long as the frame. A list of frames would keep them alive, and all tensors to which they refer.
 _ATTENDED = "attention noted by regard"
@@ -54,7 +51,7 @@ class KnownSite(NamedTuple):
         reads: which local variables must be read at each call: the depth of the function on the stack, the name of its first
             argument (which must not be another module), and the names of variables that may be caches.
         device: the type of the device.
-        plans: how maps of such calls are written, by the options of a capture (see :mod:`regard.maps._quick_calls`).
+        plans: how maps of such calls are written, by the options of a capture (see :mod:`regard.maps.repeats._quick_calls`).
     """
 
     name: str
@@ -180,12 +177,6 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) 
     Args:
         caller: the frame that calls attention, or one of this package inside of it.
     """
-    found = _read(args, kwargs, caller)
-    return None if found is None else Call(*found)
-
-
-def _read(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> tuple[Any, ...] | None:
-    """The attributes of :class:`Call` as a tuple: making the object at each attention would take time."""
     count = len(args)
     # Neither a mask nor dropout.
     if count < 3 or (count > 3 and (args[3] is not None or (count > 4 and args[4] != 0.0))):
@@ -223,7 +214,7 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> t
     causal, scale, shared = count > 5 and args[5], kwargs.get("scale"), kwargs.get("enable_gqa", False)
     kinds = (query.dtype, key.dtype, value.dtype, query.device, causal, scale, shared)
     like = ("call", tuple(codes), of_query, query.stride(), form, kinds)
-    return frame, variables, inside, codes, given, module, (query, key, value), causal, scale, shared, like
+    return Call(frame, variables, inside, codes, given, module, (query, key, value), causal, scale, shared, like)
 
 
 def _around(call: FrameType) -> int | None:
@@ -241,15 +232,14 @@ class RepeatedCalls:
         self,
         names: ModuleNames,
         layouts: TokenLayouts,
-        wants: Callable[[str], bool] | None,
+        wants: Callable[[str], bool],
         listener: RepeatedListener | None,
     ) -> None:
         """
         Args:
-            wants: whether the listener wants attention of a name; None if it wants all.
+            wants: whether the listener wants attention of a name.
         """
         self._names, self._layouts, self._wants = names, layouts, wants
-        self._wanted: set[str] = set()
         self._kernels = None if listener is None else listener.kernels_without_logsumexp
         # The form of the latest call, and the known sites of this form by the id of their module. Most calls have the form of the
         # one before: comparing forms takes less time than looking them up.
@@ -297,44 +287,39 @@ class RepeatedCalls:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> RepeatedCall | None:
         """Run the kernel of a call that repeats an earlier one; None for all other calls, which must be recorded in full."""
-        call = _read(args, kwargs, caller)
+        call = read_call(args, kwargs, caller)
         if call is None:
             return None
-        frame, variables, inside, codes, _, module, (query, key, value), causal, scale, shared, like = call
-        names = self._names
+        names, module, (query, key, value) = self._names, call.module, call.tensors
         # A second attention of this call needs a name of its own.
-        if _ATTENDED in variables or (names.running and names.counts(frame)):
+        if _ATTENDED in call.variables or (names.running and names.counts(call.frame)):
             return None
-        known = self._known(like, module, key)
-        if known is None or known.layout[1] != self._layouts.patches or _grid() is not None:
+        known = self._known(call.like, module, key)
+        if known is None or known.layout[1] != self._layouts.patches or current_grid() is not None:
             return None
-        place, _, _, _, around, reads, device, _ = known
-        if around is not None and around != _around(frame):
+        if known.around is not None and known.around != _around(call.frame):
             return None
-        if self._wants is not None and place not in self._wanted and not self._ask(place, self._wants):
+        if not self._wants(known.name):
             return None
         # The functions are those of the earlier call, but their arguments may be another module, or a cache.
-        cache = _cache(reads, inside, module) if reads else None
+        cache = _cache(known.reads, call.inside, module) if known.reads else None
         if cache is _ANOTHER:
             return None
-        stack = names.begin(frame, inside, codes)
-        if cache is None and stack[0]:  # beams without a cache: the positions must say so
+        stack = names.begin(call.frame, call.inside, call.codes)
+        if cache is None and stack.beams:  # beams without a cache: the positions must say so
             return None
-        factor = query.shape[3] ** -0.5 if scale is None else scale
+        scale = query.shape[3] ** -0.5 if call.scale is None else call.scale
         kernels = self._kernels
-        chosen = None if kernels is None else kernels(known, query, key, value, causal, factor)
-        ran: tuple[Tensor, str, Tensor | None] | None
-        if chosen is None:
-            ran = run_usual(query, key, value, scale, causal, shared, device)
-        else:
-            ran = run_as_called(query, key, value, scale, causal, shared, device, chosen)
+        chosen = None if kernels is None else kernels(known, query, key, value, call.causal, scale)
+        given = query, key, value, call.scale, call.causal, call.shared, known.device
+        ran = run_usual(*given) if chosen is None else run_as_called(*given, chosen)
         if ran is None:
             return None
-        variables[_ATTENDED] = place
+        call.variables[_ATTENDED] = known.name
         out, kernel, total = ran
         if cache is not None:
-            cache = state_of(cache, module, inside, stack) or "nothing"
-        return _new(RepeatedCall, (known, module, query, key, value, causal, factor, kernel, out, total, cache))
+            cache = state_of(cache, module, call.inside, stack) or "nothing"
+        return RepeatedCall(known, module, query, key, value, call.causal, scale, kernel, out, total, cache)
 
     def _known(self, like: tuple[Any, ...], module: nn.Module, key: Tensor) -> KnownSite | None:
         """What is known about calls of this form in this module."""
@@ -345,13 +330,6 @@ class RepeatedCalls:
         # What is known of a single query may depend on the number of keys, see ``learn``; of others it is a part of the form.
         known = sites.get(id(module))
         return known or self._names.remembered.get((*like, key.shape[2]), {}).get(id(module))
-
-    def _ask(self, name: str, wants: Callable[[str], bool]) -> bool:
-        """Whether the listener wants this attention. Only a yes is kept: the listener notes each name that it does not want."""
-        wanted = wants(name)
-        if wanted:
-            self._wanted.add(name)
-        return wanted
 
     def leave(self) -> None:
         """Calls are recorded in full from now on, where :class:`ModuleNames` counts them. Count the running ones noted here."""

@@ -92,35 +92,6 @@ class Followed:
 Terms = dict[Followed, Any]
 
 
-class Combinations:
-    """The tensors that are known to be linear combinations of outputs."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[Tensor], Terms]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._known)
-
-    @property
-    def ids(self) -> set[int]:
-        """The ids of the tensors; some may have been freed."""
-        return set(self._known)
-
-    def get(self, x: Any) -> Terms | None:
-        entry = self._known.get(id(x))
-        return entry[1] if entry is not None and entry[0]() is x else None
-
-    def set(self, x: Tensor, terms: Terms) -> None:
-        self._known[id(x)] = (weakref.ref(x), terms)
-
-    def clear(self) -> None:
-        self._known.clear()
-
-    def without(self, gone: list[Followed]) -> None:
-        """Forget all combinations that contain one of these outputs."""
-        self._known = {key: entry for key, entry in self._known.items() if not any(x in entry[1] for x in gone)}
-
-
 def row_factors(terms: Terms, factor: Any, whole: Tensor, divided: bool = False) -> Terms | None:
     """The factor of the rows of each output, if ``whole`` is multiplied with (or divided by) ``factor``; None if a factor differs
     within a row."""

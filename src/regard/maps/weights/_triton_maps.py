@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from regard.functional import kernels
-from regard.maps._attention_scores import ALL, AttentionScores, Selection, is_all, selected, shared_heads
 from regard.maps._check import Rounding
 from regard.maps._operator_watch import unwatched
-from regard.maps._overview import FIRST, KeyStatistics, Overview, QueryStatistics, cell_size
+from regard.maps._overview import FIRST, KeyStatistics, Overview, QueryStatistics, cell_sizes
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import on_device
 from regard.maps._torch_modes import ModesOff
+from regard.maps.weights._attention_scores import ALL, AttentionScores, Selection, is_all, selected, shared_heads
 from regard.support.tensor_cache import TensorCache
 
 
@@ -147,7 +147,7 @@ def overview_by_kernel(record: AttentionRecord, heads: Selection, cells: int) ->
     proof = _proof("overview", given)
     if given is None or proof.agrees is False:
         return None
-    cell = cell_size(record.shape[2], cells), cell_size(record.shape[3], cells)
+    cell = cell_sizes(record.shape, cells)
     try:
         found = kernels.overview(given, cell, FIRST)
     except Exception as failure:
@@ -192,7 +192,7 @@ def packed_overview(
     proof = _proof("packed", given)
     if given is None or (proven and not proof.agrees):
         return None
-    cell = cell_size(record.shape[2], cells), cell_size(record.shape[3], cells)
+    cell = cell_sizes(record.shape, cells)
     try:
         found = kernels.packed_overview(given, cell, FIRST, value, expected, rows)
     except Exception as failure:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.maps._masking import hide
+from regard.maps.weights._masking import hide
 
 _REMEMBERED = 2**18  # elements of the largest block of a mask that is cached
 

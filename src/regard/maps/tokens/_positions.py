@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ from regard.maps._module_names import CALL, CallSite
 
 # Names of local variables that hold a cache, and of arguments that hold the other sequence of cross-attention.
 CACHES = ("past_key_values", "past_key_value", "layer_past", "kv_cache", "cache")
-_new: Any = tuple.__new__  # the constructor of a named tuple is slower
 _LAYERS = ("layer_idx",)
 _OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 
@@ -67,7 +67,7 @@ def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
     Without a cache: those of a whole sequence, if there are as many queries as keys. None if the positions are not known.
     """
     queries, keys = shape[2:]
-    inside = _inside(site)
+    inside = list(takewhile(lambda frame: frame.f_code is not CALL, site.frames))  # of the module's own call
     cache = _local(inside, CACHES)
     stack = CallStack.of(frame.f_code for frame in site.frames)
     if cache is None:
@@ -102,7 +102,7 @@ def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], stack: 
     if not plain and not hasattr(cache, "get_seq_length"):
         if not _grows(cache) or _attends_elsewhere(inside) or _local(inside, ("context",)) is not None:
             return None
-        return _new(CacheState, (None, False, stack[0], stack[1]))  # type: ignore[no-any-return]
+        return CacheState(None, False, stack.beams, stack.guessed)
     if not plain or "self_attention_cache" in cache.__dict__:
         own = getattr(cache, "self_attention_cache", cache)
     cross = _attends_elsewhere(inside) or _is_named_cross(type(module).__name__)
@@ -110,8 +110,8 @@ def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], stack: 
         length = _length_of_queries(cache, module, inside)
         if length is None:
             return None
-        return _new(CacheState, (length, True, stack[0], stack[1]))  # type: ignore[no-any-return]
-    return _new(CacheState, (_length(own, module, inside), cross, stack[0], stack[1]))  # type: ignore[no-any-return]
+        return CacheState(length, True, stack.beams, stack.guessed)
+    return CacheState(_length(own, module, inside), cross, stack.beams, stack.guessed)
 
 
 def _length_of_queries(cache: Any, module: nn.Module, inside: Sequence[FrameType]) -> int | None:
@@ -168,16 +168,6 @@ def positions_in(state: CacheState, shape: tuple[int, ...]) -> Positions | None:
     # A sliding window keeps the latest keys; a static cache has room for later ones.
     first_key = 0 if cross else max(0, length - keys)
     return Positions(first, queries, first_key, keys, length, True, cross, beams, guessed)
-
-
-def _inside(site: CallSite) -> list[FrameType]:
-    """The frames of the module's own call."""
-    frames: list[FrameType] = []
-    for frame in site.frames:
-        if frame.f_code is CALL:
-            return frames
-        frames.append(frame)
-    return frames
 
 
 def _local(frames: Sequence[FrameType], names: tuple[str, ...]) -> Any:

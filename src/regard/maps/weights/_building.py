@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import ALL, AttentionScores, Selection, is_all
-from regard.maps._logsumexp_weights import weights_at_once
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import chosen_count, numbers_of, on_device
-from regard.maps._tiles import fits_tiles, in_tiles
-from regard.maps._triton_maps import weights_by_kernel
+from regard.maps.weights._attention_scores import ALL, AttentionScores, Selection, is_all
+from regard.maps.weights._logsumexp_weights import weights_at_once
+from regard.maps.weights._tiles import fits_tiles, in_tiles
+from regard.maps.weights._triton_maps import weights_by_kernel
 
 AT_ONCE = 2**14  # weights of a map up to which it is computed in one piece: calling operators takes longer than they do
 

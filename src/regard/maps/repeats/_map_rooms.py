@@ -1,16 +1,13 @@
 """Memory on a GPU for the maps of several calls and for their checks, allocated at once: each allocation takes time."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from regard.functional import kernels
-from regard.maps._check_buffers import CheckBuffers, CheckNumbers
 from regard.maps._torch_modes import leave_inference_mode
+from regard.maps.repeats._check_buffers import CheckBuffers, CheckNumbers
 
 _TOGETHER = 2**22  # bytes of maps that are allocated as one tensor, and so can only be freed together
-_new: Any = tuple.__new__  # the constructor of a named tuple is slower
 
 
 class MapRooms:
@@ -60,7 +57,7 @@ class MapRooms:
         """Memory for one call: a tensor, the index of the map in it (None if it is the map), the place of its check, and the
         addresses of both."""
         self.left = index = self.left - 1
-        check: CheckNumbers = _new(CheckNumbers, (self._buffer, self._number + index))
+        check = CheckNumbers(self._buffer, self._number + index)
         place, memory = self._place + index * self._step, self._memory
         if memory is not None:
             return memory, index, check, self._to + index * self._size, place

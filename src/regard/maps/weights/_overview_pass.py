@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from regard.maps._attention_scores import AttentionScores, Selection, exact
 from regard.maps._check import Rounding
 from regard.maps._overview import FIRST, Overview
-from regard.maps._overview_check import at_rows, check
 from regard.maps._record import AttentionRecord
 from regard.maps._selection import on_device
-from regard.maps._threads import each_in_a_thread
-from regard.maps._triton_maps import agrees_at_first, overview_by_kernel, packed_overview, prove_packed
+from regard.maps.weights._attention_scores import AttentionScores, Selection, exact
+from regard.maps.weights._overview_check import at_rows, check
+from regard.maps.weights._threads import each_in_a_thread
+from regard.maps.weights._triton_maps import agrees_at_first, overview_by_kernel, packed_overview, prove_packed
 
 MASKED = -1e30  # instead of −∞: its weight is 0, and weight · log weight is 0 instead of NaN
 TILE = 2**20  # scores of a tile on a CPU: more do not fit into the cache, fewer have too much overhead
