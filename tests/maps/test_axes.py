@@ -407,6 +407,85 @@ def test_images_with_channels_first_are_not_taken_for_the_other_kind(tokens_atte
     assert found.over == ("tokens" if tokens_attend else "channels")
 
 
+class Sequences(nn.Module):
+    """Attention over sequences ``(batch, channels, tokens)``."""
+
+    def __init__(self, heads, project, way):
+        super().__init__()
+        self.parts, self.way = heads, way
+        self.q, self.k, self.v, self.out = (project(16, 16) for _ in range(4))
+
+    def split(self, x):
+        """Queries, keys and values, ``(batch, heads, width, tokens)``."""
+        linear = isinstance(self.q, nn.Linear)
+        parts = (f(x.mT).mT if linear else f(x) for f in (self.q, self.k, self.v))
+        return [part.unflatten(1, (self.parts, -1)) for part in parts]
+
+    def forward(self, x):
+        q, k, v = self.split(x)
+        if self.way == "folded":
+            q, k, v = (part.flatten(0, 1) for part in (q, k, v))
+        product = hand if self.way == "folded" else PRODUCTS.get(self.way, hand)
+        out = product(q, k, v) if self.way == "channels" else product(q.mT, k.mT, v.mT).mT
+        out = out.reshape(x.shape)
+        return self.out(out.mT).mT if isinstance(self.out, nn.Linear) else self.out(out)
+
+
+def convolution(*sizes):
+    return nn.Conv1d(*sizes, 1)
+
+
+def normed_convolution(*sizes):
+    return nn.Sequential(nn.Conv1d(*sizes, 1), nn.BatchNorm1d(sizes[-1]))
+
+
+@pytest.mark.parametrize("way", [*PRODUCTS, "folded", "channels"])
+@pytest.mark.parametrize("project", [convolution, normed_convolution, nn.Linear])
+@pytest.mark.parametrize(("batch", "heads", "tokens"), [(1, 1, 10), (1, 4, 10), (2, 4, 10), (3, 1, 32), (3, 4, 32)])
+def test_in_sequences_with_channels_first_tokens_are_tokens(batch, heads, tokens, project, way):
+    torch.manual_seed(0)
+    layer, x = Sequences(heads, project, way).eval(), torch.randn(batch, 16, tokens)
+    found = captured(layer, x)["Sequences"]
+    q, k, _ = layer.split(x)
+    scores = q @ k.mT * tokens**-0.5 if way == "channels" else q.mT @ k * (16 // heads) ** -0.5
+    assert found.over == ("channels" if way == "channels" else "tokens")
+    torch.testing.assert_close(found.weights.reshape(scores.shape), scores.softmax(-1))
+    unknown = project is normed_convolution and way == "folded" and heads == 4  # nothing says how many heads there are
+    assert unknown or (found.axes, found.shape) == ("known", tuple(scores.shape))
+
+
+class Spread(nn.Module):
+    """As in guided diffusion: the convolutions are in the module around the one that attends."""
+
+    class Attention(nn.Module):
+        def __init__(self, heads):
+            super().__init__()
+            self.n_heads = heads
+
+        def forward(self, qkv):
+            q, k, v = qkv.reshape(len(qkv) * self.n_heads, -1, qkv.shape[-1]).chunk(3, 1)
+            weights = torch.einsum("bct,bcs->bts", q, k).softmax(-1)
+            return torch.einsum("bts,bcs->bct", weights, v).reshape(len(qkv), -1, qkv.shape[-1])
+
+    def __init__(self, heads):
+        super().__init__()
+        self.qkv, self.attention, self.out = nn.Conv1d(16, 48, 1), self.Attention(heads), nn.Conv1d(16, 16, 1)
+
+    def forward(self, x):
+        return self.out(self.attention(self.qkv(x.flatten(2)))).reshape(x.shape)
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("shape", [(1, 16, 2, 5), (2, 16, 4, 4), (3, 16, 6, 8)])
+def test_convolutions_around_the_module_say_that_channels_come_first(shape, heads):
+    torch.manual_seed(0)
+    layer, x = Spread(heads), torch.randn(shape)
+    found = captured(layer, x)["attention"]
+    q, k, _ = layer.qkv(x.flatten(2)).unflatten(1, (heads, -1)).chunk(3, 2)
+    torch.testing.assert_close(found.weights, (q.mT @ k).softmax(-1))
+    assert (found.axes, found.over) == ("known", "tokens")
+
+
 def test_heads_mixed_by_a_convolution_are_followed():
     class Talking(Projected):
         def __init__(self):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import regard
 from regard.maps import AttentionRecord, Map, MapAxes, Maps, Positions
@@ -225,16 +226,32 @@ def test_beams_without_a_cache_are_those_with_a_cache(text_model, count, ends, o
     torch.testing.assert_close(found[0], found[1], atol=1e-2 if overview else 1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("beams", [1, 2])
-def test_encoder_and_decoder(transformers, beams):
+def t5(transformers):
     torch.manual_seed(0)
     config = transformers.T5Config(
         vocab_size=50, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, eos_token_id=None,
         decoder_start_token_id=0, initializer_factor=8.0,
     )  # fmt: skip
-    model, source = transformers.T5ForConditionalGeneration(config).eval(), torch.randint(1, 50, (2, 7))
+    return transformers.T5ForConditionalGeneration(config).eval()
+
+
+def bart(transformers):
+    torch.manual_seed(0)
+    config = transformers.BartConfig(
+        vocab_size=50, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, pad_token_id=0,
+        decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=32,
+        eos_token_id=None, forced_eos_token_id=None, decoder_start_token_id=1, init_std=0.3,
+    )  # fmt: skip
+    return transformers.BartForConditionalGeneration(config).eval()
+
+
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("build", [t5, bart])
+def test_encoder_and_decoder(transformers, build, beams, cache):
+    model, source = build(transformers), torch.randint(1, 50, (2, 7))
     with torch.no_grad(), regard.capture(model) as maps:
-        output = model.generate(source, num_beams=beams, output_scores=True, **LENGTH)
+        output = model.generate(source, num_beams=beams, output_scores=True, use_cache=cache, **LENGTH)
     with torch.no_grad(), regard.capture(model) as expected:
         model(input_ids=source, decoder_input_ids=output.sequences[:, :-1], use_cache=False)
     whole = maps.generation(output)
@@ -243,6 +260,33 @@ def test_encoder_and_decoder(transformers, beams):
     assert shapes == {(7, 7), (6, 6), (6, 7)}
     for name, found in whole.items():
         torch.testing.assert_close(found.weights, expected[name].weights, atol=1e-5, rtol=1e-4)
+
+
+class Crossing(nn.Module):
+    num_heads = 2
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.kv = nn.Linear(8, 8), nn.Linear(8, 16)
+
+    def forward(self, hidden_states, key_value_states):
+        k, v = self.kv(key_value_states).unflatten(-1, (2, 2, 4)).permute(2, 0, 3, 1, 4)
+        q = self.q(hidden_states).unflatten(-1, (2, 4)).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+def test_positions_of_cross_attention_without_a_cache(queries):
+    """They are known in the first pass, and of calls that repeat it with another number of keys."""
+    layer = Crossing()
+    for keys in (3, 5, 5, 7, 7):
+        x, other = torch.randn(2, queries, 8), torch.randn(2, keys, 8)
+        with torch.no_grad(), regard.capture(layer) as maps:
+            layer(x, other)
+        found = maps["Crossing"]
+        assert found.query_positions.tolist() == list(range(queries))
+        assert found.key_positions.tolist() == list(range(keys))
+        assert found.latest.positions.cross
 
 
 def whisper(transformers):

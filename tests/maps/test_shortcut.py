@@ -8,7 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 
 import regard
 from regard.maps import _operator_watch
@@ -206,3 +208,59 @@ def test_code_may_be_scripted_and_traced_inside_of_a_block(x):
     assert ORIGINAL in {node.target for node in traced.graph.nodes}
     for found in (scripted, traced):
         assert torch.equal(found(heads), attend(heads))
+
+
+def softly(func, args, kwargs):
+    """Attention by another formula, if this is the function for attention under the name by which it is looked up."""
+    if func is not F.scaled_dot_product_attention:
+        return None
+    q, k, v = (x.as_subclass(torch.Tensor) for x in args[:3])
+    return torch.softmax(q @ k.mT * 0.1, -1) @ v
+
+
+class Softly(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = softly(func, args, kwargs)
+        return func(*args, **(kwargs or {})) if out is None else out
+
+
+class SoftTensor(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        out = softly(func, args, kwargs)
+        return super().__torch_function__(func, types, args, kwargs or {}) if out is None else out
+
+
+def in_a_mode(model, x):
+    with Softly():
+        return model(x)
+
+
+@pytest.mark.parametrize("handled", ["lower right", "upper left", "mode", "subclass"])
+def test_code_that_handles_attention_itself_still_does(x, handled):
+    """It compares the function that it is given with the attribute of torch.nn.functional, which a capture replaces."""
+
+    def attend(q, k, v, **_):
+        mask = {"lower right": causal_lower_right, "upper left": causal_upper_left}.get(handled)
+        return F.scaled_dot_product_attention(q[:, :1, 2:], k[:, :1], v[:, :1], None if mask is None else mask(3, 5))
+
+    torch.manual_seed(0)
+    model = nn.Sequential(Attention(attend)).eval()
+    run = in_a_mode if handled == "mode" else nn.Module.__call__
+    given = x.as_subclass(SoftTensor) if handled == "subclass" else x
+    with torch.no_grad():
+        expected = run(model, given)
+        q, k, _ = model[0].qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)[:, :, :1]
+    scores = q[:, :, 2:] @ k.mT * (0.1 if handled in ("mode", "subclass") else 8**-0.5)
+    if handled not in ("mode", "subclass"):
+        seen = torch.ones(3, 5, dtype=torch.bool).tril(2 if handled == "lower right" else 0)
+        scores = scores.masked_fill(~seen, -torch.inf)
+    for _ in range(3):
+        if handled in ("mode", "subclass"):
+            capture(model, x)  # it learns that calls are usual
+        with torch.no_grad(), regard.capture(model) as maps:
+            out = run(model, given)
+        assert torch.equal(out, expected)
+        torch.testing.assert_close(maps["0"].weights, scores.softmax(-1))
+        assert maps["0"].agrees
+        assert F.scaled_dot_product_attention is ORIGINAL

@@ -148,7 +148,7 @@ def _continued(name: str, calls: list[AttentionRecord]) -> list[Positions] | Non
             if not _repeats(calls[number - 1], call):
                 raise ValueError(
                     f"{name!r}: call {number + 1} of {len(calls)} starts a sequence of its own: separate calls are not "
-                    "put together. Capture one generate() per block"
+                    "put together. Capture one generate() per block, and without guidance, which runs the model on two texts"
                 )
         elif found and place.first > found[-1].end:
             raise ValueError(

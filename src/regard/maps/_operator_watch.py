@@ -8,13 +8,14 @@ skips it for all others. These kernels pass the call to the thread's listener.
 import functools
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
+from torch.overrides import has_torch_function
 
 from regard.observation import is_hidden
 
@@ -135,7 +136,8 @@ class OperatorWatch:
 
     Most models look ``scaled_dot_product_attention`` up in ``torch.nn.functional``. So that attribute is replaced by a function
     that asks the listener at once, which is faster than returning to Python from an operator. Models that hold a reference to
-    the original function, and calls that repeat no earlier one, arrive at the operator.
+    the original function, and calls that repeat no earlier one, arrive at the operator. So do calls that a function mode or
+    a tensor subclass handles, such as the masks of ``torch.nn.attention.bias``.
     """
 
     def __init__(self, listener: OperatorListener) -> None:
@@ -159,20 +161,36 @@ class _Shortcut:
     """Replaces ``torch.nn.functional.scaled_dot_product_attention`` by :func:`_ask_listener` while any thread watches."""
 
     def __init__(self) -> None:
-        self._lock, self._watches = threading.Lock(), 0
+        self._lock, self._watches, self._pauses = threading.Lock(), 0, 0
 
     def begin(self) -> None:
         with self._lock:
             _register_for_torchscript()
             self._watches += 1
-            if F.scaled_dot_product_attention is _ORIGINAL:  # unless someone else replaced it
-                F.scaled_dot_product_attention = _ask_listener
+            self._set()
 
     def end(self) -> None:
         with self._lock:
             self._watches -= 1
-            if self._watches == 0 and F.scaled_dot_product_attention is _ask_listener:
-                F.scaled_dot_product_attention = _ORIGINAL
+            self._set()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The original function is back in its place: code that handles it compares functions with the attribute."""
+        with self._lock:
+            self._pauses += 1
+            self._set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pauses -= 1
+                self._set()
+
+    def _set(self) -> None:
+        ours = self._watches > 0 and self._pauses == 0
+        if F.scaled_dot_product_attention in (_ORIGINAL, _ask_listener):  # unless someone else replaced it
+            F.scaled_dot_product_attention = _ask_listener if ours else _ORIGINAL
 
 
 @functools.cache
@@ -194,6 +212,9 @@ def _ask_listener(*args: Any, **kwargs: Any) -> Any:
     """Run a repeated call by the listener, and every other call by the operator."""
     if torch.compiler.is_compiling():  # another thread compiles while this one watches
         return _ORIGINAL(*args, **kwargs)
+    if has_torch_function((*args, *kwargs.values())):
+        with _shortcut.paused():
+            return _ORIGINAL(*args, **kwargs)
     listener = _thread.listener
     if listener is not None and len(args) == 3 and not is_hidden():
         # The arguments as the operator would pass them, all by position.

@@ -70,18 +70,22 @@ class FoldedHeads:
 
 
 def _merged(out: Tensor, output: Tensor) -> Order | None:
-    """The order, if ``out`` holds the merged heads of each token (batch first or tokens first); else None."""
+    """The order, if ``out`` holds the merged heads of each token (batch first or tokens first); else None.
+
+    Heads are the last axis, or, as in images and before 1-D convolutions, the second one.
+    """
     batch, heads, _, width = output.shape
-    if out.ndim < 2 or out.shape[-1] != heads * width or out.dtype != output.dtype:
+    if out.ndim < 2 or out.dtype != output.dtype:
         return None
-    rows = out.detach().reshape(-1, heads * width)
-    if bool(rows.isnan().any()):  # a sample that is padding alone: NaN is not equal to itself
-        rows, output = rows.nan_to_num(), output.nan_to_num()
+    forms = [x for x in (out, *([out.flatten(2).mT] if out.ndim > 2 else [])) if x.shape[-1] == heads * width]
+    if bool(forms) and bool(output.isnan().any()):  # a sample that is padding alone: NaN is not equal to itself
+        forms, output = [x.nan_to_num() for x in forms], output.nan_to_num()
     other = output.flatten(0, 1).unflatten(0, (heads, batch)).transpose(0, 1)
     orders: dict[Order, Tensor] = {"samples first": output, "heads first": other}
     for order, x in orders.items():
         for axes in ((0, 2, 1, 3), (2, 0, 1, 3)):
-            if torch.equal(rows, x.permute(axes).reshape(rows.shape)):
+            merged = x.permute(axes).reshape(-1, heads * width)
+            if any(torch.equal(form.reshape(merged.shape), merged) for form in forms):
                 return order
     return None
 

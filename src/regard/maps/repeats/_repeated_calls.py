@@ -72,7 +72,8 @@ class KnownSite(NamedTuple):
         queries, keys = shape[2:]
         whole = axes.positions
         if whole is None or whole.cached or whole.beams or whole.keys != keys:
-            whole = Positions(0, queries, 0, keys, keys) if queries == keys else None
+            cross = whole is not None and whole.cross and not whole.cached
+            whole = Positions(0, queries, 0, keys, queries, cross=cross) if cross or queries == keys else None
         return axes if whole is axes.positions else MapAxes(axes.certainty, positions=whole)
 
 

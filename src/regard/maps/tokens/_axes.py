@@ -254,7 +254,7 @@ def _readings(lead: tuple[int, ...], rows: int, evidence: AxisEvidence, gathered
     axes = [axis for axis, size in enumerate(lead) if size > 1]
     if len(lead) == 1:
         # Queries that are all tokens of the input leave no samples: then a model without a batch axis has only heads.
-        alone = {lead[0]} if any(rows == count for count, _ in evidence.tokens) else set()
+        alone = {lead[0]} if lead[0] > 1 and any(rows == count for count, _ in evidence.tokens) else set()
         found += [
             AxisReading((lead[0] // count, count), heads=(1,), split=count)
             for count in sorted(evidence.counts | alone)

@@ -32,6 +32,9 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
     """
     stated, projected, first, arguments = stated_by(site, width)
     own = is_own(first, arguments, output_shape)
+    turned = first is not None and _is_channels_first(first, site)
+    if first is not None and turned:
+        first = first.mT
     like = [x for x in inputs if x.ndim == len(output_shape)]
     beside = {axis for x in like if (axis := _beside_width(x)) is not None}
     return AxisEvidence(
@@ -40,7 +43,7 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
         _tokens(first, output_shape, stated) if own else (),
         _sequences(first) if first is not None and own else None,
         beside.pop() if len(beside) == 1 else None,
-        _keys_beside(like[-1], first) if like else False,
+        _keys_beside(like[-1], first, turned) if like else False,
     )
 
 
@@ -78,10 +81,34 @@ def is_own(first: Tensor | None, arguments: FrameType | None, output_shape: tupl
     return tuple(first.shape) != output_shape or (first.ndim == 3 and _is_alone(first, arguments))
 
 
-def _keys_beside(value: Tensor, first: Tensor | None) -> bool:
-    """Whether neighboring keys are next to each other in memory, as the channels of the module's input are."""
+def _is_channels_first(x: Tensor, site: CallSite) -> bool:
+    """Whether a module's input with three axes is ``(batch, channels, tokens)``: 1-D convolutions or linear layers of this module
+    or of the one around it have as many channels as the second axis, and no linear layer has as many as the last axis."""
+    if x.ndim != 3:
+        return False
+    found = False
+    for module, _ in _running_modules(site):
+        for child in named_modules(module).values():
+            if isinstance(child, nn.Linear | nn.Conv1d):
+                is_linear = isinstance(child, nn.Linear)
+                names = ("in_features", "out_features") if is_linear else ("in_channels", "out_channels")
+                channels = [getattr(child, name) for name in names]
+                if is_linear and x.shape[2] in channels:
+                    return False
+                found = found or x.shape[1] in channels
+    return found
+
+
+def _keys_beside(value: Tensor, first: Tensor | None, turned: bool = False) -> bool:
+    """Whether neighboring keys are next to each other in memory, as the channels of the module's input are.
+
+    Args:
+        turned: whether the input has its channels first: then its tokens are next to each other.
+    """
     if value.shape[-2] < 2:
         return False
+    if turned:
+        return value.stride(-1) == 1 < value.stride(-2)
     if first is not None and first.ndim == 4 and first.shape[1] != first.shape[-1] and first.is_contiguous():
         # An image (batch, channels, height, width): tokens are contiguous, unless the values were transposed since.
         tokens = first.shape[-1] * first.shape[-2]
@@ -104,7 +131,9 @@ def sequences_of(site: CallSite) -> tuple[int, int] | None:
     """The number of samples of the module's input and their length, if it is ``(batch, tokens, channels)``."""
     found = _running_modules(site)
     first = _first_input(found[0][1]) if found else None
-    return (first.shape[0], first.shape[1]) if first is not None and first.ndim == 3 else None
+    if first is None or first.ndim != 3:
+        return None
+    return first.shape[0], first.shape[2 if _is_channels_first(first, site) else 1]
 
 
 def inputs_around(site: CallSite) -> list[Tensor]:
@@ -141,8 +170,9 @@ def _projected(module: nn.Module, width: int) -> int | None:
     """How many heads of this width fit the layer's output projection; None without one, or if several disagree."""
     counts = set()
     for name, child in named_modules(module).items():
-        if isinstance(child, nn.Linear) and _is_output(name) and width > 0 and child.in_features % width == 0:
-            counts.add(child.in_features // width)
+        if _is_output(name) and width > 0 and isinstance(child, nn.Linear | nn.Conv1d | nn.Conv2d):
+            entering = child.in_features if isinstance(child, nn.Linear) else child.in_channels
+            counts |= {entering // width} if entering % width == 0 else set()
     return counts.pop() if len(counts) == 1 else None
 
 

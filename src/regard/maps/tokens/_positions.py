@@ -1,7 +1,7 @@
 """Where the queries and keys of a call lie in the whole sequence, if a cache holds the keys of earlier calls."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
 from types import FrameType
@@ -64,14 +64,16 @@ class Positions:
 def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
     """The positions of a call, from the cache with which the module was called.
 
-    Without a cache: those of a whole sequence, if there are as many queries as keys. None if the positions are not known.
+    Without a cache: those of a whole sequence, if there are as many queries as keys, or if this is cross-attention. None if the
+    positions are not known.
     """
     queries, keys = shape[2:]
     inside = list(takewhile(lambda frame: frame.f_code is not CALL, site.frames))  # of the module's own call
     cache = _local(inside, CACHES)
     stack = CallStack.of(frame.f_code for frame in site.frames)
     if cache is None:
-        return Positions(0, queries, 0, keys, keys, beams=stack.beams) if queries == keys else None
+        whole, cross = Positions(0, queries, 0, keys, queries, beams=stack.beams), _attends_elsewhere(inside)
+        return replace(whole, cross=cross) if cross or queries == keys else None
     state = state_of(cache, site.module, inside, stack)
     return None if state is None else positions_in(state, shape)
 
