@@ -65,6 +65,7 @@ def drawn_labels(figure, axis="x"):
     """The labels, once the figure is written in every format: matplotlib warns where a font lacks a character."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", DeprecationWarning)
         for kind in ("png", "svg", "pdf"):
             figure.savefig(io.BytesIO(), format=kind)
     return [label.get_text() for label in getattr(figure.axes[0], f"get_{axis}ticklabels")()]
