@@ -111,10 +111,10 @@ def _exit_code(error: Exception) -> int:
     """2 if something that was typed cannot be used: a value, a name or a path. 1 if the work failed: damaged files, a full
     disk, no network, a diverged run."""
     from regard.data import DataMissingError
+    from regard.support.checks import INPUT_ERRORS
     from regard.support.reading import UnreadableError
 
-    typed = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
-    return 2 if isinstance(error, typed) and not isinstance(error, UnreadableError | DataMissingError) else 1
+    return 2 if isinstance(error, INPUT_ERRORS) and not isinstance(error, UnreadableError | DataMissingError) else 1
 
 
 def _is_users(error: Exception) -> bool:
