@@ -7,6 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from regard.support.processes import end_with_parent
 
@@ -63,7 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _refuse_empty(rest)
         _import_own(rest)
         code: int = module.run(rest)
+        sys.stdout.flush()  # an error of writing is one here, not at the end of the process
         return code
+    except BrokenPipeError:  # whoever reads the output, such as head, has seen enough
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())  # for what is still to be flushed
+        return 1
     except KeyboardInterrupt as stopped:
         print(str(stopped) or "stopped", file=sys.stderr)
         return 130
@@ -76,7 +82,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _replace_what_cannot_be_shown() -> None:
     """Print a question mark for a character that the terminal, or the file that the output goes to, cannot hold: Windows
-    redirects in an encoding that lacks β and ≤. Names of files that are no UTF-8 pass where they can."""
+    redirects in an encoding that lacks β and ≤. Names of files that are no UTF-8 pass where they can. What a process without
+    standard output or error would print is lost."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # for the whole process
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or codecs.lookup(out.encoding).name != "utf-8"):
         out.reconfigure(errors="replace")

@@ -57,7 +57,11 @@ class OwnDataSet:
         notes = check(self.collection)
         if self._share != self._wanted_share and "validation" not in self.collection.parts:
             wanted, count = self.wanted_validation, len(self.collection.parts["train"])
-            said = f"a share of {wanted:g} for validation" if isinstance(wanted, float) else f"{wanted:,} validation images"
+            said = (
+                f"a share of {wanted:g} for validation"
+                if isinstance(wanted, float)
+                else f"{wanted:,} validation images"
+            )
             notes.append(
                 f"{said} would be more than half of the {count:,} training images: {self.validation_count:,} are held out instead"
             )
