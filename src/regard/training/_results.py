@@ -169,11 +169,10 @@ def train_seeds(
 def _known(run: Run) -> dict[str, Any] | None:
     """The earlier evaluation of a finished run; training removes it."""
     found = run.evaluation
-    return (
-        found
-        if found and found.get("which") == "last" and found.get("step") == (run.summary or {}).get("steps")
-        else None
-    )
+    if not found or not {"accuracy", *run.recipe.task.metric_names} <= found.keys():
+        return None
+    is_last = found.get("which") == "last" and found.get("step") == (run.summary or {}).get("steps")
+    return found if is_last else None
 
 
 def epoch_log(run: Run) -> list[dict[str, Any]]:
