@@ -99,3 +99,26 @@ def test_claims_as_json_are_the_same_in_every_encoding(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii", write_through=True))
     assert main(["verify", "temperature", "--json"]) == 0
     assert "β" in str(json.loads(written.getvalue()))
+
+
+def test_a_process_without_standard_output_and_error_works(tmp_path, monkeypatch):
+    """As on Windows without a console, or after ``2>&-``."""
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["train", "demo", *SMOKE, "--folder", str(tmp_path / "run")]) == 0
+    assert main(["evaluate", str(tmp_path / "run"), "--accelerator", "cpu"]) == 0
+    assert main(["fly"]) == 2
+    sys.stdout.close()
+    sys.stderr.close()
+
+
+def test_a_reader_that_has_seen_enough_ends_the_command_quietly(monkeypatch, capsys):
+    """As in ``regard data list | head -1``, for output of any length."""
+    for length in (1, 100_000):
+        monkeypatch.setattr("regard.cli._data.run", lambda arguments, length=length: print("x" * length) or 0)
+        read, write = os.pipe()
+        os.close(read)
+        with os.fdopen(write, "w") as pipe:
+            monkeypatch.setattr(sys, "stdout", pipe)
+            assert main(["data"]) == 1
+        assert capsys.readouterr().err == ""

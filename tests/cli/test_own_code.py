@@ -97,6 +97,25 @@ def test_bad_recipes_are_one_sentence(tmp_path, text, name, message, capsys, use
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("return self.classify(", "return (", r"must return scores \(batch, classes\) = \(128, 10\), got"),
+        ("tokens = self", "raise ValueError('out of luck')\n        tokens = self", "out of luck"),
+        ("return PatchNet(", "return nn.Identity(", r"the network \(Identity\) has no parameters to train"),
+    ],
+)
+def test_a_network_that_fails_before_or_in_its_first_step_leaves_nothing(
+    recipe_file, tmp_path, right, wrong, message, capsys, user_errors
+):
+    recipe_file.write_text(recipe_file.read_text().replace(right, wrong))
+    assert main(["train", "my_recipe.py", *OPTIONS]) == 2
+    found = capsys.readouterr().err
+    assert re.search(message, found)
+    assert len(found.strip().splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
 def test_an_import_of_nothing_is_one_sentence(capsys, user_errors):
     assert main(["train", "demo", "--import", "--smoke"]) == 2
     assert "--import needs the name of a module or the path of a .py file" in capsys.readouterr().err

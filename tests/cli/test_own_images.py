@@ -6,12 +6,15 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import regard
 from regard.cli import main
+from regard.cli._report import read_image
 from regard.data import StreamedSet
 from regard.data.own_images import open_images
+from regard.studio._image_files import decode, fit
 
 SMOKE = ["--smoke", "--accelerator", "cpu", "--no-tensorboard"]
 
@@ -87,6 +90,22 @@ def test_the_studio_shows_the_users_images_and_classes(photos, tmp_path, monkeyp
     assert b'"dog"' in answer.content
     assert b'"cat"' in answer.content
     open_images.cache_clear()
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "P"])
+def test_a_report_and_the_studio_give_the_network_an_image_as_training_does(tmp_path, mode):
+    """A smooth photo, whose scaled pixels every filter computes otherwise, in the report, the studio and the data set."""
+    rows, columns = np.mgrid[:90, :70]
+    pixels = np.stack([rows * 2, columns * 3, (rows * columns) % 251], -1).astype(np.uint8)
+    for number, kind in enumerate(("cat", "dog", "cat", "dog")):
+        folder = tmp_path / ("train" if number < 2 else "test") / kind
+        folder.mkdir(parents=True)
+        Image.fromarray(np.roll(pixels, number, 0)).convert(mode).save(folder / "photo.png")
+    images = regard.data.open_data(str(tmp_path), image_size=16, validation=0).train
+    for number, kind in enumerate(images.classes):
+        file, wanted = tmp_path / "train" / kind / "photo.png", images.pixels(images.labels.argsort())[number]
+        assert torch.equal(read_image(file, images.shape), wanted)
+        assert torch.equal(fit(decode(file.read_bytes()), images.shape)[0], wanted)
 
 
 def test_a_run_whose_images_are_gone_says_so(photos, tmp_path, capsys, user_errors):

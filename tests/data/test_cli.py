@@ -8,7 +8,7 @@ from regard.data import DataMissingError
 
 
 def test_list_says_what_is_here_and_where(folder, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "20")  # nothing is cut to fit a narrow terminal
     (folder / "cifar10").mkdir()
     (folder / "cifar10" / "test_batch.bin").write_bytes(b"damaged")
     assert run(["list"]) == 0

@@ -280,12 +280,14 @@ class TestProblems:
             in notes
         )
 
-    def test_too_many_validation_images_become_a_tenth(self, tmp_path):
-        own = open_data(
-            str(photos(tmp_path, {"train/a": 20, "train/b": 20, "test/a": 1, "test/b": 1})), validation=5000
-        )
+    @pytest.mark.parametrize(
+        ("validation", "words"), [(5000, "5,000 validation images would"), (0.6, "a share of 0.6 for validation would")]
+    )
+    def test_too_many_validation_images_become_a_tenth(self, tmp_path, validation, words):
+        photos(tmp_path, {"train/a": 20, "train/b": 20, "test/a": 1, "test/b": 1})
+        own = open_data(str(tmp_path), validation=validation)
         assert len(own.validation) == 4
-        assert any("5,000 validation images" in note and "4 are held out" in note for note in own.notes)
+        assert any(note.startswith(words) and "4 are held out" in note for note in own.notes)
 
 
 @settings(max_examples=50, deadline=None)

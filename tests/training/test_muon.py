@@ -88,3 +88,11 @@ def test_matrices_that_keep_their_norm_take_the_step_from_there():
     scaled = [weight.detach().clone() for weight in weights]
     optimizer.step()
     assert all(not torch.equal(weight, old) for weight, old in zip(weights, scaled, strict=True))
+
+
+def test_a_matrix_of_zeros_that_keeps_its_norm_takes_its_step_from_zero():
+    zeros = torch.nn.Parameter(torch.zeros(4, 6))
+    optimizer = StackedMuon([zeros], lr=0.5, weight_decay=0.0, keep_norm=True)
+    zeros.grad = torch.randn(4, 6)
+    optimizer.step()
+    assert 0.5 < zeros.detach().norm() < 0.5 * 4**0.5 * 1.3  # an orthogonal matrix times the rate

@@ -72,6 +72,17 @@ def test_what_json_cannot_hold_is_refused():
         encode(ScheduleSettings(final=1e-3).__class__)
 
 
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A part of a part."""
+
+    width: int = 1
+
+
+class WideStage(Stage):
+    pass
+
+
 def _with_field(name, kind, value):
     """A recipe whose schedule, a class of the user's own, has one more field."""
     field = dataclasses.field(default_factory=lambda: value)
@@ -101,7 +112,14 @@ def test_a_recipe_that_could_not_be_read_again_is_refused_before_it_is_trained(t
 
 @pytest.mark.parametrize(
     ("name", "kind", "value"),
-    [("places", list, [1, 2]), ("sizes", list[int], [1]), ("limit", float, math.nan), ("words", tuple, ("a", ("b",)))],
+    [
+        ("places", list, [1, 2]),
+        ("sizes", list[int], [1]),
+        ("limit", float, math.nan),
+        ("words", tuple, ("a", ("b",))),
+        ("stage", Stage | None, WideStage(3)),
+        ("stages", tuple[Stage, ...], (Stage(2), WideStage(3))),
+    ],
 )
 def test_a_field_of_ones_own_is_read_again_and_resumes(tmp_path, name, kind, value):
     recipe = _with_field(name, kind, value)

@@ -153,6 +153,14 @@ def test_finished_members_are_measured_once(seeds):
     assert found.evaluations == {0: seeds.evaluations[0], 2: kept}
 
 
+def test_an_evaluation_that_lacks_a_metric_is_made_again(seeds):
+    file = seeds.runs[0].folder / "evaluation.json"
+    before = json.loads(file.read_text())
+    file.write_text(json.dumps({name: value for name, value in before.items() if name != "accuracy_flip"}))
+    found = train_seeds(seeds.recipe, [0], folder=file.parents[1], resume="auto", evaluate=True, **QUIET)
+    assert found.evaluations[0] == json.loads(file.read_text()) == before
+
+
 def test_a_result_file_has_what_the_design_says(seeds, tmp_path):
     result = write_result(seeds, tmp_path / "results" / "tiny.json")
     assert json.loads((tmp_path / "results" / "tiny.json").read_text())["seeds"] == [0, 2]

@@ -7,6 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from regard.support.processes import end_with_parent
 
@@ -63,7 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _refuse_empty(rest)
         _import_own(rest)
         code: int = module.run(rest)
+        sys.stdout.flush()  # an error of writing is one here, not at the end of the process
         return code
+    except BrokenPipeError:  # whoever reads the output, such as head, has seen enough
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())  # for what is still to be flushed
+        return 1
     except KeyboardInterrupt as stopped:
         print(str(stopped) or "stopped", file=sys.stderr)
         return 130
@@ -76,7 +82,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _replace_what_cannot_be_shown() -> None:
     """Print a question mark for a character that the terminal, or the file that the output goes to, cannot hold: Windows
-    redirects in an encoding that lacks β and ≤. Names of files that are no UTF-8 pass where they can."""
+    redirects in an encoding that lacks β and ≤. Names of files that are no UTF-8 pass where they can. What a process without
+    standard output or error would print is lost."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # for the whole process
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or codecs.lookup(out.encoding).name != "utf-8"):
         out.reconfigure(errors="replace")
@@ -111,10 +121,10 @@ def _exit_code(error: Exception) -> int:
     """2 if something that was typed cannot be used: a value, a name or a path. 1 if the work failed: damaged files, a full
     disk, no network, a diverged run."""
     from regard.data import DataMissingError
+    from regard.support.checks import INPUT_ERRORS
     from regard.support.reading import UnreadableError
 
-    typed = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
-    return 2 if isinstance(error, typed) and not isinstance(error, UnreadableError | DataMissingError) else 1
+    return 2 if isinstance(error, INPUT_ERRORS) and not isinstance(error, UnreadableError | DataMissingError) else 1
 
 
 def _is_users(error: Exception) -> bool:

@@ -23,16 +23,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def list_data() -> int:
     """Print a table of the data sets. Each file is compared with its published checksum."""
-    from rich.console import Console
-    from rich.table import Table
-
     from regard.data import data_folder, names, source_of, status
+    from regard.support.tables import text_table
     from regard.support.text import format_size
 
-    table = Table()
-    for column in ("name", "state", "size", "license"):
-        table.add_column(column, no_wrap=column == "name")
-    table.add_column("where", overflow="fold")
+    rows = [("name", "state", "size", "license", "where")]
     problems = []
     for name in names():
         source, found = source_of(name), status(name)
@@ -47,12 +42,12 @@ def list_data() -> int:
         else:
             size = f"{format_size(sum(download.size for download in source.downloads))} to download"
         problems += [problem for problem in found.problems if not problem.endswith(": absent")]
-        table.add_row(name, state, size, source.license, "\n".join(map(str, found.folders)))
-    console = Console()
-    console.print(table)
-    console.print(f"data folder: {data_folder()}", markup=False, highlight=False, soft_wrap=True)
+        first, *others = map(str, found.folders or [""])
+        rows += [(name, state, size, source.license, first), *(("", "", "", "", other) for other in others)]
+    print("\n".join(text_table(rows)))  # not wrapped, so that paths can be copied
+    print(f"data folder: {data_folder()}")
     for problem in problems:
-        console.print(f"damaged: {problem}", markup=False, highlight=False, soft_wrap=True)
+        print(f"damaged: {problem}")
     return 0
 
 

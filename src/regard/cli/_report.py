@@ -9,7 +9,7 @@ from typing import Any
 from regard import figures
 from regard.cli._moved_images import add_data_option, open_run
 from regard.cli._page import claim_section, needed_heads, run_sections
-from regard.data import MOST_BYTES, ImageRefusedError, decode_image
+from regard.data import MOST_BYTES, ImageRefusedError, decode_image, fit_image
 from regard.support.files import check_writable, write_output
 from regard.support.reading import read_limited
 from regard.training import Run, load_run, sweep_lengths, write_sweep
@@ -134,20 +134,13 @@ def lengths_report(folders: Sequence[str], lengths: Sequence[int], output: Path 
 def read_image(path: Path, shape: tuple[int, int, int]) -> Any:
     """An image file as uint8 of the given (channels, height, width), in color or gray: scaled and center-cropped like the
     training images."""
-    import torch
-    from PIL import Image, ImageOps
-
-    channels, height, width = shape
     if not path.exists():
         raise FileNotFoundError(f"--image must be an image file, but {path} does not exist")
     try:
         pixels = decode_image(read_limited(path, MOST_BYTES))
     except ImageRefusedError as refused:
         raise ValueError(f"{path}: {refused}") from refused
-    opened = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
-    scaled = ImageOps.fit(opened.convert("L" if channels == 1 else "RGB"), (width, height), Image.Resampling.LANCZOS)
-    content = torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8)
-    return content.reshape(height, width, channels).permute(2, 0, 1).contiguous()
+    return fit_image(pixels, shape)
 
 
 def _endings(chosen: argparse.Namespace) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """``regard train NAME``: train a network from a recipe. Every field of the recipe can be set on the command line."""
 
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from regard import recipes
 from regard.cli._option_names import named_as_typed, unboxed_errors, without_markup
 from regard.support.checks import UnusableInputError, check_positive
 from regard.support.files import check_folder, check_writable
+from regard.support.tables import text_table
 from regard.training import (
     Recipe,
     SeedRuns,
@@ -147,13 +149,9 @@ def list_recipes(wanted: Sequence[str]) -> int:
             print(f"{name}\n\n{without_markup(recipes.summary(name))}\n")
     if wanted:
         return 0
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("recipe", "what it trains", box=None)
-    for name in recipes.names():
-        table.add_row(name, without_markup(recipes.summary(name).splitlines()[0]))
-    Console().print(table)
+    first_lines = [(name, without_markup(recipes.summary(name).splitlines()[0])) for name in recipes.names()]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None  # a file has one line for each recipe
+    print("\n".join(text_table([("recipe", "what it trains"), *first_lines], width=width)))
     return 0
 
 

@@ -60,3 +60,4 @@ from regard.data._vocabulary import Vocabulary as Vocabulary
 from regard.data.own_images import OwnDataSet as OwnDataSet
 from regard.data.own_images import StreamedSet as StreamedSet
 from regard.data.own_images import UnsuitableDataError as UnsuitableDataError
+from regard.data.own_images import fit_image as fit_image

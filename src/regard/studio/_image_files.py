@@ -10,7 +10,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from regard.data import ImageRefusedError, decode_image
+from regard.data import ImageRefusedError, decode_image, fit_image
 from regard.studio._errors import Refused
 
 SHOWN = 448  # largest side of the shown image, in pixels
@@ -47,16 +47,15 @@ def open_own(content: bytes) -> Any:
 def fit(image: Any, shape: Sequence[int]) -> tuple[Pixels, Pixels]:
     """The network's input, uint8 (channels, height, width), and the same part of the image for display.
 
-    The image is center-cropped to the network's aspect ratio, so that it is not stretched.
+    The image is scaled and center-cropped to the network's aspect ratio like its training images, so that it is not stretched.
     """
     from PIL import Image, ImageOps
 
     channels, height, width = shape
-    resample = Image.Resampling.LANCZOS
-    taken = ImageOps.fit(image, (width, height), resample).convert("L" if channels == 1 else "RGB")
+    taken = fit_image(to_tensor(image.convert("RGB")), (channels, height, width))
     scale = max(1, min(SHOWN, *image.size) // max(height, width))
-    shown = ImageOps.fit(image, (width * scale, height * scale), resample)
-    return to_tensor(taken), to_tensor(shown)
+    shown = ImageOps.fit(image, (width * scale, height * scale), Image.Resampling.LANCZOS)
+    return taken, to_tensor(shown)
 
 
 def to_tensor(image: Any) -> Pixels:

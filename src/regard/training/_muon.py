@@ -68,7 +68,9 @@ class StackedMuon(torch.optim.Optimizer):
         flat = torch.stack([update if _is_flat(update) else update.T for update in updates])
         directions = orthogonal(flat, group["steps"]).to(flat.dtype)
         if group["keep_norm"]:
-            scales = torch._foreach_reciprocal(torch._foreach_norm(matrices))
+            norms = torch._foreach_norm(matrices)
+            torch._foreach_clamp_min_(norms, 1e-30)  # a matrix of zeros stays one
+            scales = torch._foreach_reciprocal(norms)
             torch._foreach_mul_(scales, [math.sqrt(matrix.shape[0]) for matrix in matrices])
             torch._foreach_mul_(matrices, list(scales))
         if group["weight_decay"]:

@@ -14,6 +14,8 @@ GROUPS = "groups"  # the entry with the numbers of the parameter groups; every o
 
 def build_optimizers(settings: OptimizerSettings, network: nn.Module) -> list[torch.optim.Optimizer]:
     """The optimizers that the settings build, each group with its peak learning rate: by default the one it was built with."""
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise UnusableInputError(f"the network ({type(network).__name__}) has no parameters to train")
     built: object = settings.build(network)
     if not isinstance(built, list | tuple) or not all(isinstance(each, torch.optim.Optimizer) for each in built):
         raise UnusableInputError(

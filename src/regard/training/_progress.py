@@ -16,7 +16,7 @@ class ProgressBar:
 
     def __init__(self, name: str, shown: bool | None = None) -> None:
         self.name = name
-        self.shown = sys.stderr.isatty() if shown is None else shown
+        self.shown = (sys.stderr is not None and sys.stderr.isatty()) if shown is None else shown
         self._bar: Any = None
         self._validation = ""
 

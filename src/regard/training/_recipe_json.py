@@ -9,7 +9,6 @@ import types
 from collections.abc import Collection
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from regard.data import Augmentation
 from regard.support.checks import UnusableInputError, describe
 from regard.support.reading import parse_json
 from regard.training._recipe import PARTS, Recipe
@@ -187,13 +186,24 @@ def _kinds(modules: Collection[str]) -> dict[str, Any]:
         return kind.__module__ in modules, kind.__module__.partition(".")[0] == "regard", not _is_replaced(kind)
 
     found: dict[str, Any] = {}
-    pending: list[Any] = [Recipe, Augmentation, *PARTS.values()]
+    pending, seen = [Recipe, *PARTS.values()], set()
     while pending:
         kind = pending.pop(0)
+        if kind in seen:
+            continue
+        seen.add(kind)
         known = found.get(kind.__name__, kind)
         found[kind.__name__] = kind if preference(kind) >= preference(known) else known
         pending += kind.__subclasses__()  # in the order in which they were defined
+        pending += [inside for hint in field_types(kind).values() for inside in _dataclasses_in(hint)]
     return found
+
+
+def _dataclasses_in(hint: Any) -> list[Any]:
+    """The dataclasses that a field of this type may hold, such as the augmentation of a task."""
+    if dataclasses.is_dataclass(hint):
+        return [hint]
+    return [each for inside in get_args(hint) for each in _dataclasses_in(inside)]
 
 
 def _is_replaced(kind: type) -> bool:

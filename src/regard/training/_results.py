@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.support.checks import UnusableInputError, check_path, describe, is_iterable
+from regard.data import DataMissingError
+from regard.support.checks import INPUT_ERRORS, UnusableInputError, check_path, describe, is_iterable
 from regard.support.files import finite_numbers, write_output
+from regard.support.reading import UnreadableError
 from regard.support.text import listed
 from regard.training._evaluation import score
 from regard.training._fabric import is_first_process, start_fabric
@@ -128,7 +130,8 @@ def train_seeds(
     after_each: Callable[[SeedRuns], None] | None = None,
     **options: Any,
 ) -> SeedRuns:
-    """Train the same recipe with several seeds, each in ``folder/seed-N``. If one seed fails, the others continue.
+    """Train the same recipe with several seeds, each in ``folder/seed-N``. If one seed fails, the others continue. But an
+    argument that the first seed cannot use is an error at once, since the others could not use it, either.
 
     Args:
         recipe: its own seed is replaced.
@@ -153,6 +156,9 @@ def train_seeds(
                 done.evaluations[seed] = _known(run) or evaluate_run(run, accelerator=accelerator)
             done.runs[seed] = run
         except Exception as error:
+            damaged = isinstance(error, UnreadableError | DataMissingError)
+            if isinstance(error, INPUT_ERRORS) and not damaged and seed == done.seeds[0]:
+                raise
             done.errors[seed] = f"{type(error).__name__}: {error}"
             say(f"seed {seed} failed; continuing with the others. {done.errors[seed]}")
         if after_each is not None and done.runs:
@@ -163,11 +169,10 @@ def train_seeds(
 def _known(run: Run) -> dict[str, Any] | None:
     """The earlier evaluation of a finished run; training removes it."""
     found = run.evaluation
-    return (
-        found
-        if found and found.get("which") == "last" and found.get("step") == (run.summary or {}).get("steps")
-        else None
-    )
+    if not found or not {"accuracy", *run.recipe.task.metric_names} <= found.keys():
+        return None
+    is_last = found.get("which") == "last" and found.get("step") == (run.summary or {}).get("steps")
+    return found if is_last else None
 
 
 def epoch_log(run: Run) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from regard.training._machine import resume_command
 from regard.training._progress import ProgressBar, say
 from regard.training._recipe import Recipe
 from regard.training._recipe_json import check_readable
-from regard.training._run import Run, RunLock
+from regard.training._run import METRICS, Run, RunLock
 from regard.training._start import check_recipe, choose_folder, copy_checkpoint, last_checkpoint, prepare_files
 from regard.training._stop import NonFiniteError, TrainingInterrupted
 from regard.training._tensorboard import TensorBoard
@@ -107,7 +107,8 @@ def train(
         bar = ProgressBar(recipe.name, progress if first else False)
         if first:
             loop.listeners = [*_writers(run, loop, checkpoint, tensorboard), report_skipped, bar, *listeners]
-        with _explained_errors(run, recipe, first):
+        unstarted = created if checkpoint is None else None
+        with _explained_errors(run, recipe, first), _removed_on_error(run.folder, unstarted, unless=METRICS):
             try:
                 loop.run()
             finally:
@@ -186,12 +187,13 @@ def _already_finished(run: Run, loop: Loop) -> str:
 
 
 @contextmanager
-def _removed_on_error(folder: Path, created: Path | None) -> Iterator[None]:
-    """If a run cannot start, remove its folder and the parent folders that were created for it."""
+def _removed_on_error(folder: Path, created: Path | None, unless: str = "") -> Iterator[None]:
+    """If a run cannot start, remove its folder and the parent folders that were created for it; not if the folder has a file
+    ``unless``."""
     try:
         yield
     except Exception:
-        if created is not None:
+        if created is not None and not (unless and (folder / unless).exists()):
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):  # another run may be in it by now
                 for place in folder.parents:

@@ -114,6 +114,23 @@ def fit(images: UInt8[np.ndarray, "n c h w"], height: int, width: int) -> UInt8[
     return torch.nn.functional.interpolate(copied, (height, width), mode="bilinear", antialias=True)
 
 
+def fit_image(pixels: UInt8[Tensor, "3 rows columns"], shape: tuple[int, int, int]) -> UInt8[Tensor, "c h w"]:
+    """An image in RGB as a network takes it, (channels, height, width): gray if it has one channel, and scaled and cropped
+    like a training image.
+
+    >>> from regard.data import fit_image
+    >>> fit_image(torch.full((3, 40, 20), 7, dtype=torch.uint8), (1, 8, 8)).unique()
+    tensor([7], dtype=torch.uint8)
+    """
+    from PIL import Image
+
+    channels, height, width = shape
+    if channels == 1:
+        gray = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy()).convert("L")
+        pixels = torch.from_numpy(np.array(gray))[None]
+    return fit(pixels[None].numpy(), height, width)[0].contiguous()
+
+
 def _opened(file: Path | BytesIO) -> Any:
     from PIL import Image, features
 

@@ -56,9 +56,14 @@ class OwnDataSet:
         """Problems of the data, one sentence each. Unusable data raises an error."""
         notes = check(self.collection)
         if self._share != self._wanted_share and "validation" not in self.collection.parts:
+            wanted, count = self.wanted_validation, len(self.collection.parts["train"])
+            said = (
+                f"a share of {wanted:g} for validation"
+                if isinstance(wanted, float)
+                else f"{wanted:,} validation images"
+            )
             notes.append(
-                f"{self.wanted_validation:,} validation images would be more than half of the "
-                f"{len(self.collection.parts['train']):,} training images: {self.validation_count:,} are held out instead"
+                f"{said} would be more than half of the {count:,} training images: {self.validation_count:,} are held out instead"
             )
         return tuple(notes)
 
