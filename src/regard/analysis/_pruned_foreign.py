@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.analysis._pruned_layers import is_unmodified
+
 _LIBRARIES = ("timm.", "transformers.")
 _SEPARATE = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q_lin", "k_lin", "v_lin"))
 _FUSED = ("qkv", "c_attn")
@@ -54,7 +56,13 @@ class ForeignAttention:
             (w for name in ("head_dim", "attention_head_size") if isinstance(w := getattr(module, name, None), int)), 0
         )
         inputs, output = _inputs(module), _output(module, parent)
-        if not type(module).__module__.startswith(_LIBRARIES) or width < 1 or inputs is None or output is None:
+        if (
+            not type(module).__module__.startswith(_LIBRARIES)
+            or "forward" in vars(module)
+            or width < 1
+            or inputs is None
+            or output is None
+        ):
             return None
         sizes = [_size(layer)[1] for layer in inputs]
         sizes = [sizes[0] // 3] * 3 if len(inputs) == 1 else sizes
@@ -150,7 +158,8 @@ def _output(module: nn.Module, parent: nn.Module | None) -> nn.Module | None:
 
 
 def _is_projection(layer: object) -> bool:
-    return type(layer) is nn.Linear or type(layer).__name__ == "Conv1D"
+    known = type(layer) is nn.Linear or type(layer).__name__ == "Conv1D"
+    return known and isinstance(layer, nn.Module) and is_unmodified(layer)
 
 
 def _size(layer: nn.Module) -> tuple[int, int]:
