@@ -60,3 +60,19 @@ def test_no_head_is_no_head(model, x):
 def test_an_order_names_heads_by_numbers(model, x, user_errors):
     with pytest.raises(TypeError, match=r"order must name heads by their numbers, got \('attn', '0'\)"):
         pruning_curve(model, [(x, torch.tensor([0, 1]))], [("attn", 1), ("attn", "0")])
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1,), (2, 2), (2, 3), ()])
+def test_labels_that_are_not_one_class_for_each_sample_are_refused(shape, model, x, user_errors):
+    """Compared with the predictions they would be broadcast, and the accuracy that of all pairs."""
+    batches = [(x, torch.zeros(2).long()), (x, torch.zeros(shape).long())]
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(x)
+    replaced = regard.replace_heads(model, regard.locality(maps, (5,)))
+    for measure in (
+        lambda: accuracy(model, batches),
+        lambda: pruning_curve(model, batches, [("attn", 0)], points=2),
+        lambda: replaced.measure(batches),
+    ):
+        with pytest.raises(ValueError, match="batches: labels must be class numbers, one for each of 2 samples"):
+            measure()

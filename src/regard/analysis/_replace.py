@@ -2,8 +2,8 @@
 
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.analysis._accuracy import Batch, call, predictions
-from regard.analysis._changed_heads import ChangedHeads, changing, check_heads
+from regard.analysis._accuracy import Batch, call, check_batches, predictions
+from regard.analysis._changed_heads import ChangedHeads, changing, check_heads, none_seen
 from regard.analysis._edited_weights import TokenPlaces
 from regard.analysis._locality import Head, Locality
 from regard.functional import gaussian_attention
@@ -49,22 +49,24 @@ class ReplacedHeads:
         self._by_name: dict[str, list[Head]] = defaultdict(list)
         for head in heads:
             self._by_name[head.name].append(head)
-        self._stacks: list[ExitStack] = []
+        self._blocks: list[AbstractContextManager[None]] = []
 
     def __enter__(self) -> "ReplacedHeads":
-        stack = ExitStack()
-        self._stacks.append(stack)
-        stack.callback(self._warn, stack.enter_context(changing(self.model, self._change, of_maps=True)))
+        block = self._replacing()
+        block.__enter__()
+        self._blocks.append(block)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        stack = self._stacks.pop()
-        if kind is not None:
-            stack.pop_all().__exit__(kind, error, traceback)
-        else:
-            stack.close()
+        self._blocks.pop().__exit__(kind, error, traceback)
+
+    @contextmanager
+    def _replacing(self) -> Iterator[None]:
+        with changing(self.model, self._change, of_maps=True) as changed:
+            yield
+        self._warn(changed)
 
     def __call__(self, x: Any) -> Any:
         """The model's output with the heads replaced, for a tensor, a mapping or a sequence of inputs."""
@@ -73,7 +75,7 @@ class ReplacedHeads:
 
     def measure(self, batches: Iterable[Batch]) -> ReplacementCost:
         """Accuracy with and without the replacement, over pairs of inputs and class numbers."""
-        kept = list(batches)
+        kept = check_batches(batches)
         before, right = predictions(self.model, kept)
         with self:
             after, _ = predictions(self.model, kept)
@@ -133,13 +135,13 @@ class ReplacedHeads:
         )
 
     def _warn(self, changed: ChangedHeads) -> None:
-        absent = [name for name in self._by_name if name not in changed.seen]
-        if absent and changed.seen:
-            warnings.warn(
-                f"heads of {', '.join(absent)} were not replaced: no such attention was computed "
-                f"(there was {', '.join(sorted(changed.seen))}{''.join('; ' + reason for reason in changed.lost)})",
-                stacklevel=4,
-            )
+        lost = {name: text for name, text in changed.lost_by_name if name in self._by_name}
+        absent = [name for name in self._by_name if name in lost or name not in changed.seen]
+        if absent:
+            there = ", ".join(sorted(changed.seen))
+            why = f"no such attention was computed (there was {there})" if there else none_seen(self.model)
+            said = "; ".join(lost.values()) or why
+            warnings.warn(f"heads of {', '.join(absent)} were not replaced: {said}", stacklevel=5)
 
 
 def _attend(heads: list[Head], value: Tensor, layout: Layout) -> Tensor:
