@@ -31,6 +31,8 @@ def evidence_for(site: CallSite, width: int, output_shape: tuple[int, ...], *inp
     """
     stated, projected, first, arguments = stated_by(site, width)
     own = is_own(first, arguments, output_shape)
+    if own and first is not None and _channels_come_first(first, arguments):
+        first = first.transpose(1, 2)
     like = [x for x in inputs if x.ndim == len(output_shape)]
     beside = {axis for x in like if (axis := _beside_width(x)) is not None}
     return AxisEvidence(
@@ -77,10 +79,23 @@ def is_own(first: Tensor | None, arguments: FrameType | None, output_shape: tupl
     return tuple(first.shape) != output_shape or (first.ndim == 3 and _is_alone(first, arguments))
 
 
+def _channels_come_first(x: Tensor, arguments: FrameType | None) -> bool:
+    """Whether a module's input is ``(batch, channels, tokens)``: the module has convolutions of that many channels along one
+    axis, and no linear layer of the last axis."""
+    module = None if arguments is None else arguments.f_locals.get("self")
+    if x.ndim != 3 or not isinstance(module, nn.Module):
+        return False
+    layers = list(module.modules())
+    convolves = any(isinstance(layer, nn.Conv1d) and layer.in_channels == x.shape[1] for layer in layers)
+    return convolves and not any(isinstance(layer, nn.Linear) and layer.in_features == x.shape[2] for layer in layers)
+
+
 def _keys_beside(value: Tensor, first: Tensor | None) -> bool:
     """Whether neighboring keys are next to each other in memory, as the channels of the module's input are."""
     if value.shape[-2] < 2:
         return False
+    if first is not None and first.ndim == 3 and first.stride(1) == 1 < first.stride(2):  # (batch, channels, tokens)
+        return value.stride(-1) == 1 < value.stride(-2)
     if first is not None and first.ndim == 4 and first.shape[1] != first.shape[-1] and first.is_contiguous():
         # An image (batch, channels, height, width): tokens are contiguous, unless the values were transposed since.
         tokens = first.shape[-1] * first.shape[-2]
