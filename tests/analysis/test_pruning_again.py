@@ -165,3 +165,22 @@ def test_the_copy_calls_the_smaller_layer_and_its_hooks(make):
     small = regard.prune_heads(model, {name: [1, 3]})
     torch.testing.assert_close(small(x), want)
     assert heads_in(small, lambda: small(x)) == {name: 2}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("keep", [{"0": [1, 2]}, {"2": [0]}, {"0": [1], "2": [0, 3]}])
+def test_a_part_that_several_layers_use_is_pruned_in_each_alone(keep):
+    one, other = regard.MultiHeadAttention(16, 4), regard.MultiHeadAttention(16, 4)
+    other.qkv, other.output = one.qkv, one.output
+    model, x = nn.Sequential(one, nn.Tanh(), other).double().eval(), torch.randn(2, 5, 16, dtype=torch.float64)
+    with mask_heads(model, {name: [h for h in range(4) if h not in kept] for name, kept in keep.items()}):
+        want = model(x)
+    torch.testing.assert_close(regard.prune_heads(model, keep)(x), want)
+
+
+def test_a_projection_that_several_layers_of_transformers_use_is_not_pruned(transformers):
+    sizes = {"vocab_size": 50, "num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 32}
+    model = transformers.LlamaModel(transformers.LlamaConfig(**sizes, intermediate_size=40))
+    model.layers[0].self_attn.k_proj = model.layers[1].self_attn.k_proj
+    with pytest.raises(KeyError, match=r"can be pruned is \['layers\.2\.self_attn'\]"):
+        regard.prune_heads(model, {"layers.0.self_attn": [1]})

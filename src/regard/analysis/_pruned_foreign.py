@@ -8,6 +8,7 @@ position biases, learned sinks) is not supported and stays unchanged.
 import ast
 import inspect
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -130,13 +131,19 @@ class HeadsOfBiases:
 
 def foreign_attention(model: nn.Module) -> list[ForeignAttention]:
     """All attention of other libraries in the model that can be pruned."""
-    found = {}
+    found = []
     parents = {id(child): parent for parent in model.modules() for child in parent.children()}
+    holders = holders_of_parts(model)
     for module in model.modules():
         attention = ForeignAttention.of(module, parents.get(id(module)))
-        if attention is not None:
-            found[id(module)] = attention
-    return list(found.values())
+        if attention is not None and all(holders[id(part)] == 1 for part in (*attention.inputs, attention.output)):
+            found.append(attention)
+    return found
+
+
+def holders_of_parts(model: nn.Module) -> Counter[int]:
+    """How many modules of the model hold each module, by its ``id``: a projection of several layers keeps its size."""
+    return Counter(id(child) for parent in model.modules() for child in parent.children())
 
 
 def _inputs(module: nn.Module) -> tuple[nn.Module, ...] | None:

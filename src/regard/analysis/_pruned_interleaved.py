@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from regard.analysis._pruned_foreign import HeadsOfBiases, keep_outputs_or_inputs
+from regard.analysis._pruned_foreign import HeadsOfBiases, holders_of_parts, keep_outputs_or_inputs
 from regard.analysis._pruned_layers import is_unmodified
 
 # Classes of transformers that split the projection in one of the ways of `InterleavedAttention.units`.
@@ -79,5 +79,11 @@ def _is_projection(layer: nn.Module) -> bool:
 
 def interleaved_attention(model: nn.Module) -> list[InterleavedAttention]:
     """All attention of the model with an interleaved projection."""
+    holders = holders_of_parts(model)
     found = (InterleavedAttention.of(module) for module in model.modules())
-    return [attention for attention in found if attention is not None]
+    return [
+        attention
+        for attention in found
+        if attention is not None
+        and holders[id(attention.module.query_key_value)] == holders[id(attention.module.dense)] == 1
+    ]
