@@ -113,7 +113,7 @@ def locality(maps: Maps | Sequence[Map], grid: tuple[int, ...] | None = None, pr
     normalized to sum to 1, and negative weights count by their size.
 
     Args:
-        maps: self-attention over the tokens of an image (or a text).
+        maps: self-attention over the tokens of an image (or a text), without padding, which the fit would take for tokens.
         grid, prefix: the layout of the tokens, for models that do not state it; a text has ``grid=(tokens,)``.
 
     >>> from regard.functional import gaussian_weights
