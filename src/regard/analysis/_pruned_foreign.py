@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.analysis._pruned_layers import is_unmodified
+from regard.support.module_checks import is_unmodified
 
 _LIBRARIES = ("timm.", "transformers.")
 _SEPARATE = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q_lin", "k_lin", "v_lin"))

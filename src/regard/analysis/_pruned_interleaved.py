@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from regard.analysis._pruned_foreign import HeadsOfBiases, holders_of_parts, keep_outputs_or_inputs
-from regard.analysis._pruned_layers import is_unmodified
+from regard.support.module_checks import is_unmodified
 
 # Classes of transformers that split the projection in one of the ways of `InterleavedAttention.units`.
 _KNOWN = ("GPTNeoXAttention", "BloomAttention", "FalconAttention")

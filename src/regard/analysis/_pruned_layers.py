@@ -13,7 +13,7 @@ from regard.layers import (
     MultiHeadAttention,
     RelativeAttention,
 )
-from regard.support.checks import replaced_method
+from regard.support.module_checks import is_unmodified, replaced_method
 
 Positional = GaussianAttention | RelativeAttention | GatedPositionalAttention
 OwnLayer = MultiHeadAttention | Positional
@@ -37,11 +37,6 @@ def why_unknown(layer: nn.Module, base: type[nn.Module]) -> str | None:
         if part is not None and not (type(part) is nn.Linear and is_unmodified(part)):
             return f"has a {name} that is no plain nn.Linear ({type(part).__name__})"
     return None
-
-
-def is_unmodified(layer: nn.Module) -> bool:
-    """Whether the layer computes with its own weight. Normalized and masked weights are computed from other parameters."""
-    return "weight" in layer._parameters and "forward" not in vars(layer)
 
 
 def prune_layer(layer: OwnLayer, kept: Sequence[int]) -> None:
