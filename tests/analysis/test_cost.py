@@ -306,6 +306,35 @@ class Custom(nn.Module):
         return twice(x)
 
 
+class Failing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        raise RuntimeError(f"not for {self.inner(x).shape}")
+
+
+class Fallback(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Failing(), nn.Linear(4, 8)
+
+    def forward(self, x):
+        try:
+            return self.first(x)
+        except RuntimeError:
+            return self.second(x)
+
+
+def test_a_module_that_fails_ends_there():
+    """The model goes on without it: what comes later is not a part of it."""
+    found = cost(Fallback(), (2, 4))
+    assert [(row.name, row.multiply_adds) for row in found.rows] == [
+        ("", 96), ("first", 32), ("first.inner", 32), ("second", 64)
+    ]  # fmt: skip
+
+
 def test_what_is_not_known_is_said():
     found = cost(Custom(), (3, 4))
     assert found.uncounted == {"regard_test.twice": 1}

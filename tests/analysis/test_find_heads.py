@@ -112,7 +112,8 @@ def test_padding_is_no_key_and_no_query():
 @pytest.mark.parametrize("name", ["previous", "first"])
 @pytest.mark.parametrize("padded", [slice(0, 2), slice(4, 6)], ids=["left", "right"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_padding_on_either_side_does_not_change_a_score(name, padded, causal):
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_padding_on_either_side_does_not_change_a_score(name, padded, causal, everywhere):
     torch.manual_seed(0)
     seen = torch.ones(4, 4).tril() if causal else torch.ones(4, 4)
     real = torch.rand(1, 2, 4, 4) * seen
@@ -123,6 +124,8 @@ def test_padding_on_either_side_does_not_change_a_score(name, padded, causal):
     weights = torch.zeros(1, 2, 6, 6)
     weights[..., at[:1]] = 1.0  # a token of the padding may look anywhere that is before it
     weights[:, :, : at[0]] = torch.eye(6)[: at[0]]
+    if everywhere:  # as eager attention of transformers computes it
+        weights[:] = 1 / 6
     weights[:, :, at] = 0
     weights[:, :, at[:, None], at] = real
     expected = regard.find_heads(as_maps(attn=real), name)

@@ -378,3 +378,30 @@ def test_fitted_heads_run_at_another_resolution(timm):
     with torch.no_grad():
         torch.testing.assert_close(regard.replace_heads(model, Locality([head], found.layouts))(x), expected)
     assert seen
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", ["Bert", "Llama", "Mistral"])
+@pytest.mark.parametrize("padded", [slice(0, 3), slice(6, 9)], ids=["left", "right"])
+def test_a_replaced_head_does_not_look_at_padding(transformers, family, padded, implementation):
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32, "intermediate_size": 40}
+    window = {"sliding_window": 4, "num_key_value_heads": 2} if family == "Mistral" else {}
+    config = getattr(transformers, f"{family}Config")
+    model = getattr(transformers, f"{family}Model")(
+        config(vocab_size=50, **sizes, **window, attn_implementation=implementation)
+    )
+    model, ids, mask = model.double().eval(), torch.randint(3, 50, (2, 9)), torch.ones(2, 9, dtype=torch.long)
+    with regard.capture(model) as maps:
+        model(ids)
+    change = regard.replace_heads(model, regard.locality(maps, (9,), 0))
+    mask[0, padded] = 0
+    real = mask[0].bool()
+    positions = {"position_ids": (mask.cumsum(-1) - 1).clamp_min(0)}
+    with change, regard.capture(model) as within:
+        found = model(ids, attention_mask=mask, **positions)[0]
+    alone = change({"input_ids": ids[:1, real]})[0]
+    torch.testing.assert_close(found[0, real], alone[0])
+    assert within.residual < 1e-12
+    assert not within[0].weights[0][:, real][..., ~real].any()
+    torch.testing.assert_close(found[1], change({"input_ids": ids})[0][1])

@@ -1,5 +1,7 @@
 """Silenced, replaced and edited heads inside each other, and captures inside of them, in any order."""
 
+import threading
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -132,3 +134,67 @@ def test_replaced_heads_in_generate_have_the_map_of_their_gaussians(transformers
         assert maps.residual < 1e-5
         whole = maps.generation(output)[0].weights
         torch.testing.assert_close(whole[0, 2], found[maps[0].name, 2].weights((10,)).float())
+
+
+@pytest.mark.parametrize("change", ["edit", "mask_heads", "replace_heads"])
+def test_a_capture_around_a_change_says_that_its_maps_are_those_before_it(layer, x, change):
+    make = {
+        "edit": lambda: regard.edit(layer, "*", keys=2),
+        "mask_heads": lambda: mask_heads(layer, {"Layer": [1]}),
+        "replace_heads": lambda: regard.replace_heads(layer, fitted(layer, x)),
+    }[change]
+    plain = by_hand(layer, x, lambda weights: weights)[1]
+    with torch.no_grad(), regard.capture(layer) as around, make(), regard.capture(layer) as within:
+        layer(x)
+    torch.testing.assert_close(around[0].weights, plain)
+    assert not torch.allclose(within[0].weights, plain)
+    assert any("maps before the change" in note for note in around.notes)
+    assert not within.notes
+
+
+def test_looking_inside_of_a_capture_is_no_change(layer, x):
+    with regard.capture(layer) as around, regard.capture(layer):
+        regard.relevance(layer, x, lambda out: out[:, 3].sum(-1))
+    assert not around.notes
+
+
+def in_a_thread(layer, x):
+    thread = threading.Thread(target=layer, args=(x,))
+    thread.start()
+    thread.join()
+
+
+def under_vmap(layer, x):
+    torch.func.vmap(lambda one: layer(one[None])[0])(x)
+
+
+UNSEEN = {
+    "in another thread": (in_a_thread, "did not run in this thread"),
+    "under vmap": (under_vmap, r"runs inside torch\.func\.vmap"),
+    "here, and under vmap": (lambda layer, x: (layer(x), under_vmap(layer, x)), r"runs inside torch\.func\.vmap"),
+}
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of torch, under vmap
+@pytest.mark.parametrize("way", list(UNSEEN))
+def test_heads_that_a_change_cannot_reach_are_said(layer, x, way):
+    run, says = UNSEEN[way]
+    found = fitted(layer, x)
+    with pytest.raises(ValueError, match=f"heads were not silenced: .*{says}"), mask_heads(layer, {"Layer": [1]}):
+        run(layer, x)
+    with pytest.warns(UserWarning, match=f"Layer were not replaced: .*{says}"), regard.replace_heads(layer, found):
+        run(layer, x)
+    with mask_heads(layer, {"Layer": []}):
+        run(layer, x)
+
+
+def test_a_block_in_which_nothing_ran_is_said(layer, x):
+    says, found = "Layer did not run inside the block, or has no attention", fitted(layer, x)
+    with pytest.warns(UserWarning, match=f"no heads of Layer were silenced: {says}"), mask_heads(layer, {"Layer": [1]}):
+        pass
+    with (
+        pytest.warns(UserWarning, match=f"heads of Layer were not replaced: {says}"),
+        regard.replace_heads(layer, found),
+    ):
+        pass

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import regard
-from regard.analysis import accuracy, mask_heads, pruning_curve
+from regard.analysis import accuracy, importance, mask_heads, pruning_curve
 
 
 class Small(torch.nn.Module):
@@ -60,3 +60,35 @@ def test_no_head_is_no_head(model, x):
 def test_an_order_names_heads_by_numbers(model, x, user_errors):
     with pytest.raises(TypeError, match=r"order must name heads by their numbers, got \('attn', '0'\)"):
         pruning_curve(model, [(x, torch.tensor([0, 1]))], [("attn", 1), ("attn", "0")])
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1,), (2, 2), (2, 3), ()])
+def test_labels_that_are_not_one_class_for_each_sample_are_refused(shape, model, x, user_errors):
+    """Compared with the predictions they would be broadcast, and the accuracy that of all pairs."""
+    batches = [(x, torch.zeros(2).long()), (x, torch.zeros(shape).long())]
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(x)
+    replaced = regard.replace_heads(model, regard.locality(maps, (5,)))
+    for measure in (
+        lambda: accuracy(model, batches),
+        lambda: pruning_curve(model, batches, [("attn", 0)], points=2),
+        lambda: replaced.measure(batches),
+    ):
+        with pytest.raises(ValueError, match="batches: labels must be class numbers, one for each of 2 samples"):
+            measure()
+
+
+def test_numbers_that_are_not_numbers_are_said(model, x, user_errors):
+    """NaN has no order, and its largest entry is no class."""
+    with torch.no_grad(), regard.capture(model) as maps:
+        model(x)
+    maps[0].latest.stored[1, 2, 3] = torch.nan
+    for search in (lambda: regard.find_heads(maps, "first"), lambda: regard.locality(maps, (5,))):
+        with pytest.raises(ValueError, match="'attn' has weights that are NaN or infinite, in 1 of 40 rows"):
+            search()
+    x[1, 0, 0] = torch.nan
+    batches = [(x, torch.tensor([int(model(x)[0].argmax()), int(model(x)[1].argmax())]))]
+    assert accuracy(model, batches) == 0.5
+    for method in ("gate", "leave_out"):
+        with pytest.raises(ValueError, match="the importance of heads of attn is NaN or infinite"):
+            importance(model, batches, method=method)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import regard
 from regard.analysis import heads_in, importance, mask_heads
@@ -69,3 +70,117 @@ def test_a_pooling_head_is_pruned_by_importance_again(transformers, images):
 class Pooled(nn.Module):
     def forward(self, output):
         return output.pooler_output
+
+
+class Louder(regard.MultiHeadAttention):
+    def forward(self, x, **options):
+        return 3 * super().forward(2 * x, **options)
+
+
+class Adapted(nn.Linear):
+    """As a low-rank adapter: its weight is only a part of what it computes."""
+
+    def forward(self, x):
+        return super().forward(x) + x.mean(-1, keepdim=True)
+
+
+def adapted(name):
+    layer = regard.MultiHeadAttention(16, 4)
+    old = getattr(layer, name)
+    setattr(layer, name, Adapted(old.in_features, old.out_features))
+    return layer
+
+
+def masked():
+    layer = regard.MultiHeadAttention(16, 4)
+    prune.random_unstructured(layer.qkv, "weight", 0.5)
+    return layer
+
+
+def patched(make):
+    layer = make()
+    original = layer.forward
+    layer.forward = lambda *given, **options: original(*given, **options)
+    return layer
+
+
+CHANGED = {
+    "a subclass": (lambda: Louder(16, 4), "is a Louder, which replaces forward"),
+    "its own forward": (lambda: patched(lambda: regard.MultiHeadAttention(16, 4)), "replaces forward"),
+    "a positional layer": (lambda: patched(lambda: regard.layers.GaussianAttention(16, 4, axes=1)), "replaces forward"),
+    "torch's layer": (lambda: patched(lambda: nn.MultiheadAttention(16, 4)), "replaces forward"),
+    "adapted values": (lambda: adapted("qkv"), r"qkv that is no plain nn\.Linear \(Adapted\)"),
+    "adapted outputs": (lambda: adapted("output"), r"output that is no plain nn\.Linear \(Adapted\)"),
+    "masked weights": (masked, r"qkv that is no plain nn\.Linear"),
+}
+
+
+@pytest.mark.parametrize("kind", list(CHANGED))
+def test_a_layer_whose_computation_is_unknown_keeps_its_heads(kind):
+    """Its weights do not say what it computes: smaller ones would compute something else without an error."""
+    make, says = CHANGED[kind]
+    model = nn.Sequential(make())
+    with pytest.raises(ValueError, match=f"no head of '0' can be removed, because it .*{says}"):
+        regard.prune_heads(model, {"0": [1, 2]})
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("part", ["the attention", "its projection"])
+def test_attention_of_transformers_that_was_changed_is_refused(transformers, tokens, part):
+    model = transformers.BertModel(
+        transformers.BertConfig(
+            vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=40
+        )
+    )
+    attention = model.encoder.layer[0].attention.self
+    where = attention if part == "the attention" else attention.value
+    original = where.forward
+    where.forward = lambda *given, **options: original(*given, **options)
+    with pytest.raises(KeyError, match="there is none"):
+        regard.prune_heads(model, {"*": [1]})
+
+
+class Listed(nn.Module):
+    """Calls its layers from a list of its own, as well as having them as parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = regard.MultiHeadAttention(16, 4)
+        self.steps = [self.attention]
+
+    def forward(self, x):
+        for step in self.steps:
+            x = x + step(x)
+        return x
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make", [Listed, Cross])
+def test_the_copy_calls_the_smaller_layer_and_its_hooks(make):
+    model, x = make().double().eval(), torch.randn(2, 5, 16, dtype=torch.float64)
+    name, layer = next(iter(model.named_children()))
+    layer.register_forward_hook(lambda module, given, out: (2 * out[0], out[1]) if isinstance(out, tuple) else 2 * out)
+    with mask_heads(model, {name: [0, 2]}):
+        want = model(x)
+    small = regard.prune_heads(model, {name: [1, 3]})
+    torch.testing.assert_close(small(x), want)
+    assert heads_in(small, lambda: small(x)) == {name: 2}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("keep", [{"0": [1, 2]}, {"2": [0]}, {"0": [1], "2": [0, 3]}])
+def test_a_part_that_several_layers_use_is_pruned_in_each_alone(keep):
+    one, other = regard.MultiHeadAttention(16, 4), regard.MultiHeadAttention(16, 4)
+    other.qkv, other.output = one.qkv, one.output
+    model, x = nn.Sequential(one, nn.Tanh(), other).double().eval(), torch.randn(2, 5, 16, dtype=torch.float64)
+    with mask_heads(model, {name: [h for h in range(4) if h not in kept] for name, kept in keep.items()}):
+        want = model(x)
+    torch.testing.assert_close(regard.prune_heads(model, keep)(x), want)
+
+
+def test_a_projection_that_several_layers_of_transformers_use_is_not_pruned(transformers):
+    sizes = {"vocab_size": 50, "num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 32}
+    model = transformers.LlamaModel(transformers.LlamaConfig(**sizes, intermediate_size=40))
+    model.layers[0].self_attn.k_proj = model.layers[1].self_attn.k_proj
+    with pytest.raises(KeyError, match=r"can be pruned is \['layers\.2\.self_attn'\]"):
+        regard.prune_heads(model, {"layers.0.self_attn": [1]})

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from regard import MultiHeadAttention
-from regard.layers import keep_from_torch
+from regard.layers import PlacedAttention, keep_from_torch
+from regard.models import VisionTransformer
 
 HIDDEN = st.sampled_from(["none", "bool", "float"])
 
@@ -269,3 +270,69 @@ def test_torch_masks_that_do_not_fit_are_refused(user_errors):
         keep_from_torch(torch.zeros(3, 3), torch.zeros(2, 4))
     with pytest.raises(TypeError, match="int64"):
         keep_from_torch(torch.zeros(3, 3, dtype=torch.int64))
+
+
+class Louder(MultiHeadAttention):
+    def forward(self, x, **options):
+        return 3 * super().forward(x, **options)
+
+
+class Adapted(nn.Linear):
+    """As a low-rank adapter: its weight is only a part of what it computes."""
+
+    def forward(self, x):
+        return super().forward(x) + x.mean(-1, keepdim=True)
+
+
+def adapted(layer, name="qkv"):
+    old = getattr(layer, name)
+    setattr(layer, name, Adapted(old.in_features, old.out_features))
+    return layer
+
+
+@pytest.mark.parametrize("way", ["to_torch", "to_timm", "from_multi_head"])
+def test_what_the_weights_do_not_say_is_not_carried_away(way):
+    convert = PlacedAttention.from_multi_head if way == "from_multi_head" else lambda layer: getattr(layer, way)()
+    assert convert(MultiHeadAttention(8, 2))
+    with pytest.raises(TypeError, match="the layer is a Louder, which replaces forward"):
+        convert(Louder(8, 2))
+    with pytest.raises(TypeError, match=r"the qkv of the layer is no plain nn\.Linear \(Adapted\)"):
+        convert(adapted(MultiHeadAttention(8, 2)))
+
+
+def test_what_timms_weights_do_not_say_is_not_loaded(timm):
+    """Only the first block of a network was looked at."""
+    attention = timm.layers.Attention
+    transformer = timm.models.vision_transformer.VisionTransformer
+    sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
+
+    class Twice(attention):
+        def forward(self, x, **options):
+            return 2 * super().forward(x, **options)
+
+    class Brighter(transformer):
+        def forward_features(self, x, **options):
+            return super().forward_features(2 * x, **options)
+
+    with pytest.raises(TypeError, match="module is a Twice, which replaces forward"):
+        MultiHeadAttention.from_timm(Twice(16, num_heads=2))
+    with pytest.raises(TypeError, match=r"the qkv of module is no plain nn\.Linear \(Adapted\)"):
+        MultiHeadAttention.from_timm(adapted(attention(16, num_heads=2, qkv_bias=True)))
+    with pytest.raises(TypeError, match="module is a Brighter, which replaces forward"):
+        VisionTransformer.from_timm(Brighter(**sizes))
+    other = transformer(**sizes)
+    other.blocks[1].attn = Twice(16, num_heads=2, qkv_bias=True)
+    with pytest.raises(TypeError, match="module is a Twice, which replaces forward"):
+        VisionTransformer.from_timm(other)
+    other = transformer(**sizes)
+    adapted(other.blocks[1].mlp, "fc1")
+    with pytest.raises(TypeError, match=r"the blocks\.1\.mlp\.fc1 of module is no plain nn\.Linear"):
+        VisionTransformer.from_timm(other)
+    other = transformer(**sizes)
+    other.blocks[1].mlp.act = nn.ReLU()
+    with pytest.raises(ValueError, match=r"its activation is ReLU"):
+        VisionTransformer.from_timm(other)
+    other = transformer(**sizes)
+    other.blocks[1].norm2.eps = 1e-3
+    with pytest.raises(ValueError, match=r"its norm is LayerNorm"):
+        VisionTransformer.from_timm(other)

@@ -486,6 +486,36 @@ def test_convolutions_around_the_module_say_that_channels_come_first(shape, head
     assert (found.axes, found.over) == ("known", "tokens")
 
 
+class Signals(nn.Module):
+    """Attention in a network of convolutions along time, ``(batch, channels, tokens)``."""
+
+    def __init__(self, heads, across):
+        super().__init__()
+        self.num_heads, self.across = heads, across
+        self.q, self.k, self.v, self.proj = (nn.Conv1d(24, 24, 1) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = (layer(x).unflatten(1, (self.num_heads, -1)).mT for layer in (self.q, self.k, self.v))
+        if self.across:
+            q, k, v = q.mT, k.mT, v.mT
+        out = (q @ k.mT / 3).softmax(-1) @ v
+        return self.proj((out if self.across else out.mT).flatten(1, 2))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("tokens", [5, 6, 8, 24, 31])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("across", [False, True], ids=["over tokens", "over channels"])
+def test_signals_with_channels_first_are_not_taken_for_the_other_kind(tokens, batch, heads, across):
+    """Their last axis is the tokens. Over it, attention was taken for one over channels, and heads for samples."""
+    with regard.capture(model := Signals(heads, across)) as maps:
+        model(torch.randn(batch, 24, tokens))
+    sides = 24 // heads if across else tokens
+    assert maps[0].shape == (batch, heads, sides, sides)
+    assert maps[0].over == ("channels" if across else "tokens")
+
+
 def test_heads_mixed_by_a_convolution_are_followed():
     class Talking(Projected):
         def __init__(self):

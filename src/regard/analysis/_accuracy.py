@@ -75,7 +75,13 @@ def predictions(model: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Ten
         for x, labels in batches:
             with taking("batches", x, model):
                 output = call(model, x)
-            predicted.append(logits_of(output).argmax(-1).cpu())
+            scores = logits_of(output)
+            classes = scores.argmax(-1).masked_fill(scores.isnan().any(-1), -1).cpu()  # NaN predicts no class
+            if labels.shape != classes.shape:  # it would be compared with every prediction
+                raise ValueError(
+                    f"batches: labels must be class numbers, one for each of {len(classes)} samples, got {describe(labels)}"
+                )
+            predicted.append(classes)
             right.append(labels.cpu())
     if not predicted:
         raise ValueError("batches is empty: pass at least one pair of inputs and labels")

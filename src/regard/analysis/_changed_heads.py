@@ -1,5 +1,6 @@
 """The heads of a running model, changed one by one: silenced, scaled or replaced."""
 
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, SupportsIndex
@@ -186,9 +187,19 @@ def masking(model: nn.Module, heads: Mapping[str, HeadNumbers]) -> Iterator[Chan
 
     with changing(model, change, chosen=silenced) as changed:
         yield changed
+    named = [name for name, silent in silenced.items() if silent]
+    lost = dict.fromkeys(text for name, text in changed.lost_by_name if name in named)
+    if lost:
+        raise ValueError(f"heads were not silenced: {'; '.join(lost)}")
+    if named and not changed.seen:
+        warnings.warn(f"no heads of {', '.join(named)} were silenced: {none_seen(model)}", stacklevel=5)
     unknown = [name for name in silenced if name not in changed.seen]
     if unknown and changed.seen:
         raise KeyError(f"no attention is named {unknown}; there are {sorted(changed.seen)}")
+
+
+def none_seen(model: nn.Module) -> str:
+    return f"{type(model).__name__} did not run inside the block, or has no attention that regard recognizes"
 
 
 def plain_heads(chosen: Any) -> Any:

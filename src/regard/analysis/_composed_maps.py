@@ -55,15 +55,25 @@ class _Part:
 
 
 class CompositionListener(RecordListener):
-    """A listener that is told which attentions are one map, see :meth:`composed`."""
+    """A listener that is told which attentions are one map, see :meth:`composed`.
+
+    Attributes:
+        lost_by_name: attention of the model that was not seen: its name, and a text with the reason.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.lost_by_name: list[tuple[str, str]] = []
         self._running: dict[str, _Part] = {}
 
     def composed(self, found: Composition) -> None:
         """The latest outputs of some names were put together: ``capture`` has one map for them."""
         raise NotImplementedError
+
+    def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
+        super().missed(name, reason, shape)
+        if not name.startswith("("):  # attention outside of the model is not changed
+            self.lost_by_name.append((name, f"{name}: {reason}"))
 
     def remember(self, record: AttentionRecord) -> None:
         """Keep how to compute the weights of this attention until the next module attends."""

@@ -223,7 +223,7 @@ class _Tally:
             for module in self.modules:
                 module.training = False
                 stack.callback(module.register_forward_pre_hook(self._enter).remove)
-                stack.callback(module.register_forward_hook(self._leave).remove)
+                stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
             if "torch._dynamo" in sys.modules:  # if it is not imported, nothing is compiled; importing it takes seconds
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(torch.random.fork_rng(devices=[]))

@@ -203,17 +203,11 @@ class _Editor(CompositionListener):
         super().__init__()
         self.edits: list[Edit] = []
         self.names: set[str] = set()
-        self.lost_by_name: list[tuple[str, str]] = []
         self._calls: Counter[str] = Counter()
 
     def wants(self, name: str) -> bool:
         self.names.add(name)
         return any(may_match(name, edit.where) for edit in self.edits)
-
-    def missed(self, name: str, reason: str, shape: tuple[int, ...] | None = None) -> None:
-        super().missed(name, reason, shape)
-        if not name.startswith("("):  # attention outside of the model is not edited
-            self.lost_by_name.append((name, f"{name}: {reason}"))
 
     def retract(self, name: str) -> None:
         raise ValueError(f"{name!r} cannot be edited: it is linear attention, which has no map")

@@ -18,7 +18,7 @@ from regard.analysis._head_patterns import (
     kept_keys,
     named_pattern,
 )
-from regard.analysis._statistics import shares
+from regard.analysis._statistics import check_finite, shares
 from regard.maps import Map, Maps, check_maps, check_over_tokens
 from regard.support.checks import check_choice, check_count, describe
 from regard.support.tables import text_table
@@ -180,6 +180,7 @@ def _score(
             f"{call.name!r} attends from {queries} queries to {keys} keys: find_heads needs self-attention with all rows; "
             'choose it, as in maps["encoder.*"]; after generate, pass maps.generation()'
         )
+    check_finite(call.name, weights)
     weights = _shares_of(weights, call.kind)
     kept = kept_keys(weights, keep)
     wanted = _wanted(pattern, call, kept, ids, radius)

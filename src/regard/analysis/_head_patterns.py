@@ -34,12 +34,16 @@ def kept_keys(weights: Tensor, keep: Tensor | None) -> Kept:
     """The keys of a map ``(batch, heads, queries, keys)``: those before the query if it is causal, without padding."""
     batch, _, queries, keys = weights.shape
     seen = torch.ones(queries, keys, dtype=torch.bool, device=weights.device)
-    causal = queries == keys > 1 and not bool(weights.triu(1).any())
-    mask = (seen.tril() if causal else seen)[None]
     if keep is not None:
         if tuple(keep.shape) != (batch, keys):
             raise ValueError(f"keep has shape {tuple(keep.shape)}, but the maps have ({batch}, {keys}) (batch, keys)")
-        mask = mask & keep.to(mask.device)[:, None, :]
+        keep = keep.to(weights.device)
+        if queries == keys:  # what padding attends to says nothing: often to all keys, where it may see none
+            weights = weights.masked_fill(~keep[:, None, :, None], 0)
+    causal = queries == keys > 1 and not bool(weights.triu(1).any())
+    mask = (seen.tril() if causal else seen)[None]
+    if keep is not None:
+        mask = mask & keep[:, None, :]
     return Kept(mask.to(weights.dtype), batch, causal)
 
 

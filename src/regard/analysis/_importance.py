@@ -79,6 +79,11 @@ def importance(
     losses = loss or sample_losses
     with evaluating(model):
         scores = _by_gate(model, kept, losses) if method == "gate" else _by_leaving_out(model, kept, losses)
+    wrong = [name for name, found in scores.items() if not bool(found.isfinite().all())]
+    if wrong:  # these have no order
+        raise ValueError(
+            f"the importance of heads of {', '.join(wrong)} is NaN or infinite: the loss or its gradient is, for some of batches"
+        )
     return Importance(scores, method)
 
 

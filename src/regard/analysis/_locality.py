@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.analysis._fit import fit_gaussians
-from regard.analysis._statistics import mean_distance, mean_of_rows, on_grid, shares
+from regard.analysis._statistics import check_finite, mean_distance, mean_of_rows, on_grid, shares
 from regard.functional import gaussian_weights
 from regard.maps import Layout, Map, Maps, check_maps, check_over_tokens
 from regard.support.tables import text_table
@@ -113,7 +113,7 @@ def locality(maps: Maps | Sequence[Map], grid: tuple[int, ...] | None = None, pr
     normalized to sum to 1, and negative weights count by their size.
 
     Args:
-        maps: self-attention over the tokens of an image (or a text).
+        maps: self-attention over the tokens of an image (or a text), without padding, which the fit would take for tokens.
         grid, prefix: the layout of the tokens, for models that do not state it; a text has ``grid=(tokens,)``.
 
     >>> from regard.functional import gaussian_weights
@@ -136,6 +136,7 @@ def locality(maps: Maps | Sequence[Map], grid: tuple[int, ...] | None = None, pr
 
 def _fitted(found: Map, layout: Layout) -> list[Head]:
     local = on_grid(found, layout).double()
+    check_finite(found.name, found.weights)
     causal = _is_causal(local, layout)
     fitted = fit_gaussians(local, layout.grid, causal)
     away = mean_distance(local, layout)

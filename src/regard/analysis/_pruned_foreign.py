@@ -8,12 +8,15 @@ position biases, learned sinks) is not supported and stays unchanged.
 import ast
 import inspect
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from regard.support.module_checks import is_unmodified
 
 _LIBRARIES = ("timm.", "transformers.")
 _SEPARATE = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q_lin", "k_lin", "v_lin"))
@@ -54,7 +57,13 @@ class ForeignAttention:
             (w for name in ("head_dim", "attention_head_size") if isinstance(w := getattr(module, name, None), int)), 0
         )
         inputs, output = _inputs(module), _output(module, parent)
-        if not type(module).__module__.startswith(_LIBRARIES) or width < 1 or inputs is None or output is None:
+        if (
+            not type(module).__module__.startswith(_LIBRARIES)
+            or "forward" in vars(module)
+            or width < 1
+            or inputs is None
+            or output is None
+        ):
             return None
         sizes = [_size(layer)[1] for layer in inputs]
         sizes = [sizes[0] // 3] * 3 if len(inputs) == 1 else sizes
@@ -121,13 +130,19 @@ class HeadsOfBiases:
 
 def foreign_attention(model: nn.Module) -> list[ForeignAttention]:
     """All attention of other libraries in the model that can be pruned."""
-    found = {}
+    found = []
     parents = {id(child): parent for parent in model.modules() for child in parent.children()}
+    holders = holders_of_parts(model)
     for module in model.modules():
         attention = ForeignAttention.of(module, parents.get(id(module)))
-        if attention is not None:
-            found[id(module)] = attention
-    return list(found.values())
+        if attention is not None and all(holders[id(part)] == 1 for part in (*attention.inputs, attention.output)):
+            found.append(attention)
+    return found
+
+
+def holders_of_parts(model: nn.Module) -> Counter[int]:
+    """How many modules of the model hold each module, by its ``id``: a projection of several layers keeps its size."""
+    return Counter(id(child) for parent in model.modules() for child in parent.children())
 
 
 def _inputs(module: nn.Module) -> tuple[nn.Module, ...] | None:
@@ -149,7 +164,8 @@ def _output(module: nn.Module, parent: nn.Module | None) -> nn.Module | None:
 
 
 def _is_projection(layer: object) -> bool:
-    return type(layer) is nn.Linear or type(layer).__name__ == "Conv1D"
+    known = type(layer) is nn.Linear or type(layer).__name__ == "Conv1D"
+    return known and isinstance(layer, nn.Module) and is_unmodified(layer)
 
 
 def _size(layer: nn.Module) -> tuple[int, int]:

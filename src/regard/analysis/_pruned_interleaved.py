@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from regard.analysis._pruned_foreign import HeadsOfBiases, keep_outputs_or_inputs
+from regard.analysis._pruned_foreign import HeadsOfBiases, holders_of_parts, keep_outputs_or_inputs
+from regard.support.module_checks import is_unmodified
 
 # Classes of transformers that split the projection in one of the ways of `InterleavedAttention.units`.
 _KNOWN = ("GPTNeoXAttention", "BloomAttention", "FalconAttention")
@@ -32,6 +33,8 @@ class InterleavedAttention:
         if type(module).__name__ not in _KNOWN or not type(module).__module__.startswith("transformers."):
             return None
         layer: Any = module
+        if "forward" in vars(layer) or not all(map(_is_projection, (layer.query_key_value, layer.dense))):
+            return None
         width = layer.head_size if hasattr(layer, "head_size") else layer.head_dim
         heads = layer.dense.in_features // width
         shared = layer.num_kv_heads if hasattr(layer, "num_kv_heads") else heads
@@ -70,7 +73,17 @@ class InterleavedAttention:
         return found
 
 
+def _is_projection(layer: nn.Module) -> bool:
+    return (type(layer) is nn.Linear or type(layer).__name__ == "FalconLinear") and is_unmodified(layer)
+
+
 def interleaved_attention(model: nn.Module) -> list[InterleavedAttention]:
     """All attention of the model with an interleaved projection."""
+    holders = holders_of_parts(model)
     found = (InterleavedAttention.of(module) for module in model.modules())
-    return [attention for attention in found if attention is not None]
+    return [
+        attention
+        for attention in found
+        if attention is not None
+        and holders[id(attention.module.query_key_value)] == holders[id(attention.module.dense)] == 1
+    ]

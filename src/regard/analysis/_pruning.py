@@ -11,10 +11,18 @@ from regard.analysis._changed_heads import HeadNumbers, check_heads, plain_heads
 from regard.analysis._importance import Importance
 from regard.analysis._pruned_foreign import ForeignAttention, foreign_attention
 from regard.analysis._pruned_interleaved import InterleavedAttention, interleaved_attention
-from regard.analysis._pruned_layers import OwnLayer, copy_heads, heads_of_layer, pruned, pruned_sizes
-from regard.layers import MultiHeadAttention, keep_from_torch
+from regard.analysis._pruned_layers import OwnLayer, heads_of_layer, prune_layer, why_unknown
+from regard.layers import (
+    GatedPositionalAttention,
+    GaussianAttention,
+    MultiHeadAttention,
+    RelativeAttention,
+    keep_from_torch,
+)
 from regard.maps import ModuleNames
 from regard.support.checks import describe
+
+_HOOKS = ("_forward_", "_backward_")
 
 Prunable = nn.Module | ForeignAttention | InterleavedAttention
 
@@ -36,25 +44,21 @@ class PrunedMultiheadAttention(MultiHeadAttention):
     batch_first: bool
     embed_dim: int
 
-    def __init__(self, module: "nn.MultiheadAttention | PrunedMultiheadAttention", kept: Sequence[int]) -> None:
-        whole: MultiHeadAttention
-        if isinstance(module, PrunedMultiheadAttention):
-            whole, numbers, count = module, module.kept, module.original_heads
-        else:
-            whole, numbers, count = (
-                MultiHeadAttention.from_torch(module),
-                tuple(range(module.num_heads)),
-                module.num_heads,
-            )
-        super().__init__(whole.dim, len(kept), **pruned_sizes(whole, kept))
-        copy_heads(whole, self, kept)
-        self.kept, self.original_heads = tuple(numbers[head] for head in kept), count
+    def __init__(self, module: nn.MultiheadAttention) -> None:
+        nn.Module.__init__(self)
+        self.__dict__.update(vars(MultiHeadAttention.from_torch(module)))
+        self.kept, self.original_heads = tuple(range(self.heads)), self.heads
         self.batch_first = module.batch_first
-        self.embed_dim, self.num_heads = module.embed_dim, len(kept)
+        self.embed_dim, self.num_heads = module.embed_dim, self.heads
         # With these nn.TransformerEncoderLayer does not take its fast path, which cannot compute this layer.
         self.in_proj_bias = None
         self._qkv_same_embed_dim = False
-        self.train(module.training)
+        self.__dict__.update({name: hooks for name, hooks in vars(module).items() if name.startswith(_HOOKS)})
+
+    def prune(self, heads: Sequence[int]) -> None:
+        """Remove the other heads, in place."""
+        prune_layer(self, heads)
+        self.kept, self.num_heads = tuple(self.kept[head] for head in heads), len(heads)
 
     def forward(  # type: ignore[override]
         self,
@@ -99,6 +103,16 @@ class PrunedMultiheadAttention(MultiHeadAttention):
         return mask[:, list(self.kept)]
 
 
+_BASES = (
+    PrunedMultiheadAttention,
+    MultiHeadAttention,
+    GaussianAttention,
+    RelativeAttention,
+    GatedPositionalAttention,
+    nn.MultiheadAttention,
+)
+
+
 def prune_heads(model: nn.Module, keep: Mapping[str, HeadNumbers] | Importance, count: int | None = None) -> nn.Module:
     """A copy of the model that keeps only some heads, with smaller weights.
 
@@ -131,17 +145,19 @@ def prune_heads(model: nn.Module, keep: Mapping[str, HeadNumbers] | Importance, 
             continue
         if isinstance(layer, ForeignAttention):
             inputs = tuple(twins[id(projection)] for projection in layer.inputs)
-            twin = replace(layer, module=twins[id(layer.module)], inputs=inputs, output=twins[id(layer.output)])
-            twin.prune(heads)
+            replace(layer, module=twins[id(layer.module)], inputs=inputs, output=twins[id(layer.output)]).prune(heads)
             continue
         if isinstance(layer, InterleavedAttention):
             replace(layer, module=twins[id(layer.module)]).prune(heads)
             continue
-        old = twins[id(layer)]
-        if isinstance(old, nn.MultiheadAttention | PrunedMultiheadAttention):
-            copied = _put(copied, old, PrunedMultiheadAttention(old, heads))
-        elif isinstance(old, OwnLayer):
-            copied = _put(copied, old, pruned(old, heads))
+        twin: nn.Module = twins[id(layer)]
+        if isinstance(twin, nn.MultiheadAttention):
+            whole, twin = twin, PrunedMultiheadAttention(twin)
+            copied = _put(copied, whole, twin)
+        if isinstance(twin, PrunedMultiheadAttention):
+            twin.prune(heads)
+        elif isinstance(twin, OwnLayer):
+            prune_layer(twin, heads)
     for module in copied.modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # only its fast path uses nested tensors
@@ -184,6 +200,10 @@ def _chosen(prunable: Mapping[str, Prunable], keep: Mapping[str, HeadNumbers], m
             check_heads(name, numbers, total, "keep: heads")
             if not numbers:
                 raise ValueError(f"keep names no head of {name!r}: at least one of its {total} must stay")
+            layer = prunable[name]
+            base = next((known for known in _BASES if isinstance(layer, known)), None)
+            if base and isinstance(layer, base) and len(numbers) < total and (reason := why_unknown(layer, base)):
+                raise ValueError(f"keep: no head of {name!r} can be removed, because it {reason}")
             chosen[name] = sorted(numbers)
     return chosen
 

@@ -1,21 +1,24 @@
 """``replace_heads``: replace heads by fitted Gaussians while the model runs."""
 
+import math
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.analysis._accuracy import Batch, call, predictions
-from regard.analysis._changed_heads import ChangedHeads, changing, check_heads
+from regard.analysis._accuracy import Batch, call, check_batches, predictions
+from regard.analysis._changed_heads import ChangedHeads, changing, check_heads, none_seen
 from regard.analysis._edited_weights import TokenPlaces
 from regard.analysis._locality import Head, Locality
+from regard.analysis._statistics import coordinates
 from regard.functional import gaussian_attention
 from regard.maps import AttentionRecord, Layout, Selection, exact, given_layout, shared_heads
 from regard.support.checks import check_count, check_grid, describe, is_iterable
@@ -49,22 +52,24 @@ class ReplacedHeads:
         self._by_name: dict[str, list[Head]] = defaultdict(list)
         for head in heads:
             self._by_name[head.name].append(head)
-        self._stacks: list[ExitStack] = []
+        self._blocks: list[AbstractContextManager[None]] = []
 
     def __enter__(self) -> "ReplacedHeads":
-        stack = ExitStack()
-        self._stacks.append(stack)
-        stack.callback(self._warn, stack.enter_context(changing(self.model, self._change, of_maps=True)))
+        block = self._replacing()
+        block.__enter__()
+        self._blocks.append(block)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        stack = self._stacks.pop()
-        if kind is not None:
-            stack.pop_all().__exit__(kind, error, traceback)
-        else:
-            stack.close()
+        self._blocks.pop().__exit__(kind, error, traceback)
+
+    @contextmanager
+    def _replacing(self) -> Iterator[None]:
+        with changing(self.model, self._change, of_maps=True) as changed:
+            yield
+        self._warn(changed)
 
     def __call__(self, x: Any) -> Any:
         """The model's output with the heads replaced, for a tensor, a mapping or a sequence of inputs."""
@@ -73,7 +78,7 @@ class ReplacedHeads:
 
     def measure(self, batches: Iterable[Batch]) -> ReplacementCost:
         """Accuracy with and without the replacement, over pairs of inputs and class numbers."""
-        kept = list(batches)
+        kept = check_batches(batches)
         before, right = predictions(self.model, kept)
         with self:
             after, _ = predictions(self.model, kept)
@@ -111,9 +116,11 @@ class ReplacedHeads:
         if len(asked) != present and len(layout.grid) > 1:
             raise ValueError(f"{record.name!r} attends from {len(asked)} to {present} tokens: a grid needs all queries")
         # The class token has no position: its row stays.
-        whole = _attend(heads, value, layout)
+        keep = _keys_of_tokens(record, present, any(head.causal for head in heads))
+        masked = None if keep is None else _masked_weights(heads, layout, keep[:, layout.prefix :])
+        whole = _attend(heads, value, layout, masked)
         on_grid = asked >= layout.prefix
-        record.running.edited = _Replaced(record, heads, layout, asked, on_grid)
+        record.running.edited = _Replaced(record, heads, layout, asked, on_grid, masked)
         new = old.clone()
         new[:, :, on_grid.to(old.device)] = whole[:, :, (asked[on_grid] - layout.prefix).to(old.device)].to(old.dtype)
         return new
@@ -133,20 +140,63 @@ class ReplacedHeads:
         )
 
     def _warn(self, changed: ChangedHeads) -> None:
-        absent = [name for name in self._by_name if name not in changed.seen]
-        if absent and changed.seen:
-            warnings.warn(
-                f"heads of {', '.join(absent)} were not replaced: no such attention was computed "
-                f"(there was {', '.join(sorted(changed.seen))}{''.join('; ' + reason for reason in changed.lost)})",
-                stacklevel=4,
-            )
+        lost = {name: text for name, text in changed.lost_by_name if name in self._by_name}
+        absent = [name for name in self._by_name if name in lost or name not in changed.seen]
+        if absent:
+            there = ", ".join(sorted(changed.seen))
+            why = f"no such attention was computed (there was {there})" if there else none_seen(self.model)
+            said = "; ".join(lost.values()) or why
+            warnings.warn(f"heads of {', '.join(absent)} were not replaced: {said}", stacklevel=5)
 
 
-def _attend(heads: list[Head], value: Tensor, layout: Layout) -> Tensor:
+_ROWS = 256  # rows of a map that are computed at a time
+
+
+@torch.no_grad()
+def _keys_of_tokens(record: AttentionRecord, present: int, causal: bool) -> Tensor | None:
+    """Which of the first ``present`` keys are no padding, ``(batch, present)``; None if all are. No query of a sample attends
+    to its padding, in any head, except that padding before a causal text may attend evenly to all keys."""
+    if record.kind == "gaussian":  # without masks, and its weights underflow far away
+        return None
+
+    def seen(rows: Tensor) -> Tensor:
+        weights = (record.running.unedited or record.running.weights)(rows.to(record.running.device), slice(None))[0]
+        attends = weights[..., :present] != 0
+        if causal and record.shape[2] == present:
+            later = (torch.arange(present) > rows[:, None]).to(attends.device)
+            attends = attends & ~(attends & later).any(-1, keepdim=True)
+        return attends.any(2).any(1).expand(record.shape[0], -1)
+
+    every = torch.arange(record.shape[2])
+    found = seen(every[[0, -1]].unique())  # usually these see all keys
+    for rows in every.split(_ROWS) if not bool(found.all()) else ():
+        found = found | seen(rows)
+    # With a cache the keys behind a sliding window are no padding: these are the same in all samples.
+    same = record.shape[2] < present and bool((found == found[:1]).all())
+    found = found | ~found.any(-1, keepdim=True)  # a sample that is padding alone
+    return None if same or bool(found.all()) else found
+
+
+def _masked_weights(heads: list[Head], layout: Layout, keep: Tensor) -> Float[Tensor, "batch heads tokens tokens"]:
+    """The Gaussians over the keys that are kept, ``(batch, tokens)``; zeros where a causal query has none before it."""
+    places = coordinates(layout.grid, keep.device, torch.float64)
+    offset = places - places[:, None]
+    before = offset[..., 0] <= 0
+    found = []
+    for head in heads:
+        scores = -head.sharpness * (offset - offset.new_tensor(head.center)).square().sum(-1)
+        hidden = ~keep[:, None, :] | ~before if head.causal else ~keep[:, None, :]
+        found.append(scores.masked_fill(hidden, -math.inf).softmax(-1).nan_to_num(0.0))
+    return torch.stack(found, 1)
+
+
+def _attend(heads: list[Head], value: Tensor, layout: Layout, masked: Tensor | None = None) -> Tensor:
     """The Gaussian heads' output at the grid's queries: the fitted share to each prefix token, the rest to the grid."""
     work = exact(value)
     on_grid, before = work[:, :, layout.prefix :], work[:, :, : layout.prefix]
-    if heads[0].causal:
+    if masked is not None:
+        out = masked.to(work) @ on_grid
+    elif any(head.causal for head in heads):
         weights = torch.stack([head.weights(layout.grid) for head in heads]).to(work)
         out = weights @ on_grid
     else:
@@ -166,6 +216,7 @@ class _Replaced:
     Attributes:
         heads: the Gaussians, and ``layout``, how the keys lie.
         asked: the number of each query among the keys; ``on_grid`` says which of them were replaced.
+        masked: the Gaussians of each sample, if some of the keys are padding.
     """
 
     record: AttentionRecord
@@ -173,6 +224,7 @@ class _Replaced:
     layout: Layout
     asked: Tensor
     on_grid: Tensor
+    masked: Tensor | None = None
 
     def __call__(self, rows: Selection, which: Selection) -> Tensor:
         weights = self.record.running.weights(rows, which)[0]
@@ -181,12 +233,13 @@ class _Replaced:
         asked, on_grid = self.asked[rows], self.on_grid[rows]
         numbers = torch.arange(self.record.shape[1])[which].tolist()
         prefix = self.layout.prefix
-        for head in self.heads:
+        for place, head in enumerate(self.heads):
             if head.head in numbers:
                 share = torch.tensor(head.prefix, dtype=torch.float64)
-                gaussian = head.weights(self.layout.grid)[asked[on_grid] - prefix] * (1 - share.sum())
-                row = torch.cat([share.expand(len(gaussian), -1), gaussian], 1).to(found)
-                empty = found.shape[3] - row.shape[1]  # slots of a static cache
+                whole = head.weights(self.layout.grid)[None] if self.masked is None else self.masked[:, place].cpu()
+                gaussian = whole[:, asked[on_grid] - prefix] * (1 - share.sum())
+                row = torch.cat([share.expand(*gaussian.shape[:2], -1), gaussian], -1).to(found)
+                empty = found.shape[3] - row.shape[-1]  # slots of a static cache
                 found[:, numbers.index(head.head), on_grid.to(found.device)] = F.pad(row, (0, empty))
         return found
 
@@ -202,7 +255,8 @@ def replace_heads(
 
     The rows of the grid's queries are replaced. The row of a class token stays, and each head still gives prefix tokens
     their mean share. This works in every model that ``regard.capture`` recognizes, for inputs of any length, and in
-    ``generate``: a Gaussian has a weight for every offset. The model itself is not changed. A capture or an edit inside the
+    ``generate``: a Gaussian has a weight for every offset. Padding has none: the Gaussian is then one over the other keys.
+    The model itself is not changed. A capture or an edit inside the
     block sees the replaced maps, but of windowed attention those of the model, because a Gaussian has no windows.
 
     Args:

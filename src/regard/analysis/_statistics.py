@@ -85,6 +85,15 @@ def check_all_rows(record: AttentionRecord, needs: str) -> None:
         raise ValueError(f"{record.name!r} has the rows {first}: {needs} self-attention with all rows, in their order")
 
 
+def check_finite(name: str, weights: Tensor) -> None:
+    """Raise an error if some weights are NaN or infinite: nothing can be found in them."""
+    wrong = weights.isfinite().logical_not_().any(-1)
+    if bool(wrong.any()):
+        raise ValueError(
+            f"{name!r} has weights that are NaN or infinite, in {int(wrong.sum())} of {wrong.numel()} rows"
+        )
+
+
 def coordinates(grid: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Float[Tensor, "tokens axes"]:
     """The coordinates of the tokens, row by row.
 

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from regard.support.checks import replaced_method
+from regard.support.module_checks import replaced_method
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from regard.support.checks import check_flag, describe, replaced_method
+from regard.support.checks import check_flag, describe
+from regard.support.module_checks import check_library_forward, check_linear_layers, check_own_forward
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 TIMM_NAMES = {
@@ -52,8 +53,7 @@ def from_torch(module: nn.MultiheadAttention) -> LayerParts:
     """The parts of our layer that equals ``module``."""
     if not isinstance(module, nn.MultiheadAttention):
         raise TypeError(f"module must be a torch.nn.MultiheadAttention, got {describe(module)}")
-    if replaced_method(module, nn.MultiheadAttention, "forward"):
-        raise TypeError(f"module is a {type(module).__name__}, which replaces forward, so its computation is unknown")
+    check_own_forward("module", module, nn.MultiheadAttention)
     if module.bias_k is not None or module.bias_v is not None:
         raise ValueError("module has add_bias_kv=True: this layer has no extra learned key")
     if module.add_zero_attn:
@@ -126,6 +126,8 @@ def from_timm(source: nn.Module | Mapping[str, Tensor], heads: int | None) -> La
         if heads not in (None, own_heads):
             raise ValueError(f"heads is {heads} but the module has num_heads={own_heads}; leave heads out")
         _refuse_timm_variants(source)
+        check_library_forward("module", source, "timm.")
+        check_linear_layers("module", source)
         state, heads = dict(source.named_parameters()), own_heads
         dropout = getattr(getattr(source, "attn_drop", None), "p", 0.0)
     else:

@@ -24,6 +24,7 @@ from regard.support.checks import (
     check_width,
     describe,
 )
+from regard.support.module_checks import check_linear_layers, check_own_forward
 
 Weights = Float[Tensor, "batch heads tokens keys"]
 
@@ -314,6 +315,7 @@ class MultiHeadAttention(nn.Module):
     def to_torch(self, *, batch_first: bool = True) -> nn.MultiheadAttention:
         """The same layer as a torch module with the same weights, if torch's module has the options of this layer."""
         check_flag("batch_first", batch_first)
+        self.check_known()
         return _interchange.to_torch(self, self._arguments(), batch_first).build(nn.MultiheadAttention)
 
     @classmethod
@@ -333,7 +335,13 @@ class MultiHeadAttention(nn.Module):
 
     def to_timm(self) -> dict[str, Tensor]:
         """The state of the equal timm module, for its ``load_state_dict``. The tensors are shared."""
+        self.check_known()
         return _interchange.to_timm(self, self._arguments())
+
+    def check_known(self) -> None:
+        """Raise an error if the weights do not say what this layer computes: in a subclass, or with adapters."""
+        check_own_forward("the layer", self, MultiHeadAttention)
+        check_linear_layers("the layer", self)
 
     def _arguments(self) -> dict[str, Any]:
         """The constructor's arguments, defaults filled in."""

@@ -85,6 +85,7 @@ class PlacedAttention(nn.Module):
                 "layer must be a regard.MultiHeadAttention (from_torch converts an nn.MultiheadAttention), got a "
                 f"{type(layer).__name__}"
             )
+        layer.check_known()
         plain = layer.packed and not layer.slice_heads and layer.key_value_heads == layer.heads
         if (
             not plain

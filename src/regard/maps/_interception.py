@@ -49,6 +49,12 @@ from regard.observation import is_hidden, unobserved
 _OUTSIDE = "(outside the model)"
 
 
+CHANGED_INSIDE = (
+    "its heads were changed afterwards, by an edit inside of this block: these are its maps before the change; start the "
+    "capture inside of the edit to see those that the model used"
+)
+
+
 class Interceptor(InterceptorParts):
     """A torch function mode that recognizes attention. Enter it with :func:`intercept`."""
 
@@ -160,8 +166,12 @@ class Interceptor(InterceptorParts):
         self._last_output = weakref.ref(out[0] if isinstance(out, tuple) else out)
         self._apply_edits(record)
         self.outputs.before_next()
-        running = record.running
+        running, before = record.running, self._replaced
         result, heads = self._pass_to_listener(record, running, out)
+        if self._replaced is not None and self._replaced is not before:
+            for outer in outer_interceptors(self):
+                if isinstance(outer, Interceptor):
+                    outer.changed_inside(site.module)
         self.outputs.recorded(site.name, running, out, result, heads, tokens_first=tokens_first)
         return result
 
@@ -176,6 +186,12 @@ class Interceptor(InterceptorParts):
         edited = record.computation.edited if record.computation is not None else None
         self._replaced = None if edited is None else (weakref.ref(new), edited)
         return ((new, *out[1:]) if isinstance(out, tuple) else new), heads
+
+    def changed_inside(self, module: nn.Module) -> None:
+        """An interceptor inside this one edited the weights of a module, after this one's listener saw them."""
+        name = self.names.of(module)
+        if name is not None and self.listener.wants(name):
+            self.listener.noted(name, CHANGED_INSIDE)
 
     def _call_listener(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a method of the listener while nothing is intercepted."""

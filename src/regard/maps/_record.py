@@ -76,6 +76,7 @@ class Computation:
         tentative: whether it may be retracted, because it turns out to be a part of another attention.
         layout_declared: whether the layer itself, not a module around it, states how its tokens lie.
         edited: the edited weights, if a listener replaced the output by editing the weights.
+        unedited: computes the model's own weights, if ``weights`` are edited ones.
         projection: computes the heads' outputs and the output projection ``(heads · width, out)``, if the source knows it.
         folded: whether heads and samples are folded into one axis of the model's tensors; read as samples first.
         dropout: whether the output contains dropout and ``expected`` does not say what it would be without.
@@ -94,6 +95,7 @@ class Computation:
     tentative: bool = False
     layout_declared: bool = False
     edited: WeightsOf | None = field(default=None, init=False)
+    unedited: Callable[[Selection, Selection], tuple[Tensor, Tensor | None]] | None = field(default=None, init=False)
     projection: Callable[[], tuple[Tensor, Tensor]] | None = field(default=None, init=False)
     folded: bool = field(default=False, init=False)
     dropout: bool = field(default=False, init=False)
@@ -101,7 +103,9 @@ class Computation:
     def with_weights(self, edited: WeightsOf) -> "Computation":
         """This computation with edited weights."""
         weights = lambda rows, heads: (edited(rows, heads), None)  # noqa: E731
-        return replace(self, weights=weights, compare=None, expected=None, logsumexp=None)
+        found = replace(self, weights=weights, compare=None, expected=None, logsumexp=None)
+        found.unedited = self.unedited or self.weights
+        return found
 
     @property
     def expected_output(self) -> Tensor | None:

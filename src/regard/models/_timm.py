@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.support.module_checks import check_library_forward, check_linear_layers
+
 # theirs -> ours, inside a block
 _BLOCK = {
     "norm1": "attention_norm",
@@ -199,16 +201,22 @@ def _refuse_variants(module: nn.Module, epsilon: float) -> None:
     """Raise an error for unsupported options that cannot be seen from the weights."""
     if not all(hasattr(module, name) for name in ("blocks", "patch_embed", "global_pool")):
         raise TypeError(f"source must be a timm VisionTransformer or its state, got {type(module).__name__}")
-    block: Any = module.blocks[0]  # type: ignore[index]
-    activation, norm = block.mlp.act, block.norm1
     reasons = {
         f"its pooling is {module.global_pool!r}": module.global_pool not in _POOLS,
         "it also pools its prefix tokens": getattr(module, "pool_include_prefix", False),
-        f"its blocks are {type(block).__name__}s": type(block).__name__ != "Block",
-        f"its attention is {type(block.attn).__name__}": type(block.attn).__name__ != "Attention",
-        f"its activation is {activation}": not isinstance(activation, nn.GELU) or activation.approximate != "none",
-        f"its norm is {norm}": not isinstance(norm, nn.LayerNorm) or norm.eps != epsilon,
     }
+    blocks: Any = module.blocks
+    for block in blocks:
+        activation, norms = block.mlp.act, (block.norm1, block.norm2)
+        reasons |= {
+            f"its blocks are {type(block).__name__}s": type(block).__name__ != "Block",
+            f"its attention is {type(block.attn).__name__}": type(block.attn).__name__ != "Attention",
+            f"its activation is {activation}": not isinstance(activation, nn.GELU) or activation.approximate != "none",
+        }
+        reasons |= {f"its norm is {norm}": not isinstance(norm, nn.LayerNorm) or norm.eps != epsilon for norm in norms}
+    for part in (module, *(part for block in blocks for part in (block, block.attn, block.mlp))):
+        check_library_forward("module", part, "timm.")
+    check_linear_layers("module", module)
     for reason, holds in reasons.items():
         if holds:
             raise ValueError(f"module cannot be loaded: {reason}, which this model does not have")

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.support.checks import replaced_method
+from regard.support.module_checks import replaced_method
 
 _SHARED = {
     "self_attn.in_proj_": "attention.qkv.",

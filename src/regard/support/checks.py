@@ -290,16 +290,6 @@ def is_functional(value: Tensor) -> bool:
     return value.is_meta or type(value).__name__ == "FakeTensor"
 
 
-def replaced_method(module: nn.Module, base: type[nn.Module], *methods: str) -> str | None:
-    """The first of these methods of ``base`` that a subclass or the instance overrides, or None.
-
-    >>> replaced_method(torch.nn.Linear(2, 2), torch.nn.Linear, "forward") is None
-    True
-    """
-    own = (name for name in methods if name in vars(module) or getattr(type(module), name) is not getattr(base, name))
-    return next(own, None)
-
-
 def check_shapes(**named: tuple[Any, str]) -> dict[str, int]:
     """Check that floating-point tensors fit together. Each comes with the names of its axes; an absent one is None.
 
