@@ -5,7 +5,7 @@ import { type Draw, Picture, type Size } from "../core/canvas";
 import { Button, Choice as Choices, Select, Slider } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
-import { recalled, remember } from "../core/memory";
+import { recalled, remember, wholeNumber } from "../core/memory";
 import { slice } from "../core/payload";
 import { type Theme, useTheme } from "../core/theme";
 import { wheelHint, ZOOM_KEYS, zoomHint, type Zooming, zoomKeys } from "../core/zooming";
@@ -45,7 +45,7 @@ export function LongView({ payload, host }: ViewProps): VNode {
   const { layers, tokens } = meta;
   const names = useMemo(() => shortNames(layers.map((layer) => layer.name)), [payload]);
   const kept = recalled(host, "long");
-  const [at, setAt] = useState(() => ({ layer: Number(kept.layer ?? meta.opening.layer), head: Number(kept.head ?? meta.opening.head) }));
+  const [at, setAt] = useState(() => ({ layer: wholeNumber(kept.layer) ?? meta.opening.layer, head: wholeNumber(kept.head) ?? meta.opening.head }));
   const [hovered, setHovered] = useState<{ layer: number; head: number } | null>(null);
   const [measure, setMeasure] = useState<Measure>("mass");
   const [view, setView] = useState<Window>(everything);
