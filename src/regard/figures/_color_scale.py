@@ -73,8 +73,17 @@ def paint(
     colors = DIVERGING if signed else LinearSegmentedColormap.from_list("regard", STOPS)
     box = (-0.5, columns - 0.5, rows - 0.5, -0.5)
     cells = pooled(lift, (most, most), pool)
-    options = {"cmap": colors, "norm": Normalize(-1 if signed else 0, 1), "alpha": alpha, "interpolation": "nearest"}
-    shown = PooledImage(panel, cells, top, pool, extent=box, origin="upper", **options)
+    shown = PooledImage(
+        panel,
+        (cells.shape[0], cells.shape[1]),
+        lambda shape: scale_position(pooled(cells, shape, pool), top),
+        extent=box,
+        origin="upper",
+        cmap=colors,
+        norm=Normalize(-1 if signed else 0, 1),
+        alpha=alpha,
+        interpolation="nearest",
+    )
     panel.add_image(shown)
     shown.set_clip_path(panel.patch)
     shown.set_extent(box)  # which sets the limits of the axes
