@@ -73,7 +73,7 @@ describe("a second head", () => {
   it("is read from an address, if it is there and fits", () => {
     expect(secondOf("1.0", layers, layers[0])).toEqual({ layer: 1, which: 0 });
     expect(secondOf("0.mean", layers, layers[0])).toEqual({ layer: 0, which: "mean" });
-    for (const wrong of ["1.1", "2.0", "9.0", "0.x", "0.-1", "", null]) expect(secondOf(wrong, layers, layers[0])).toBeNull();
+    for (const wrong of ["1.1", "2.0", "9.0", "0.x", "0.-1", "0.0x", "1.", "0.1e0", "", null]) expect(secondOf(wrong, layers, layers[0])).toBeNull();
   });
   it("differs by as much as lies elsewhere", () => {
     const table = (weights: number[]) => ({ queries: ["q", "r"], weights: Float32Array.from(weights) }) as unknown as Table;

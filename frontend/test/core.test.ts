@@ -45,12 +45,12 @@ describe("the pen that writes SVG", () => {
   it("writes a document that a reader accepts, whatever the text", () => {
     const pen = new SvgPen();
     pen.font = '600 12px "Segoe UI", sans-serif';
-    pen.fillText('<a & "b">', 1, 2);
+    for (const text of ['<a & "b">', "a\x00\x1b\x9b\ufffe\uffff\ud83d", "👩‍👩‍👧‍👦"]) pen.fillText(text, 1, 2);
     pen.fillStyle = "rgb(1 2 3 / 0.5)";
     pen.fillRect(0, 0, 5, 5);
     const found = parse(pen);
     expect(found.querySelector("parsererror")).toBeNull();
-    expect(found.querySelector("text")!.textContent).toBe('<a & "b">');
+    expect([...found.querySelectorAll("text")].map((one) => one.textContent)).toEqual(['<a & "b">', "a\ufffd\ufffd\x9b\ufffd\ufffd\ufffd", "👩‍👩‍👧‍👦"]);
   });
 
   it("writes the opacity of a color apart from it, as SVG 1.1 has it", () => {

@@ -10,12 +10,13 @@ import { flow } from "../src/maps/textflow";
 import { isSpecial, makeTable, visible } from "../src/maps/table";
 
 test("tokens that cannot be seen have signs, and no two of them look alike", () => {
-  const unseen = ["", " ", "  ", "\n", "\r", "\r\n", "\t", "\x00", "\x7f", "\u00ad", "\u200b", "\u200b\u200b", "\u200d", "\ufeff"];
+  const unseen = ["", " ", "  ", "\n", "\r", "\r\n", "\t", "\x00", "\x7f", "\u00ad", "\u200b", "\u200b\u200b", "\u200d", "\ufeff",
+    "\x85", "\x9b", "\u2028", "\u2029", "\ufffe", "\u{10ffff}", "\u00a0", "\u3000", "\u2003", "\u3164", "\u{e0001}", "\u{e0041}", "\u{e0100}", "\ufff9", " \u00a0"];
   const shown = unseen.map(visible);
   expect(new Set(shown).size).toBe(unseen.length);
   for (const text of shown) expect(text).toMatch(/^[∅␣⏎⇥␀-␡<>+0-9A-FU]+$/);
   expect(visible("\u202eevil")).toBe("<U+202E>evil");
-  for (const same of ["word", "שלום", "👩‍👩‍👧‍👦", "می‌خواهم", "<b>", "e\u0301", "  x"]) expect(visible(same)).toBe(same);
+  for (const same of ["word", "שלום", "👩‍👩‍👧‍👦", "می‌خواهم", "<b>", "e\u0301", "  x", "10\u00a0km", "🏴\u{e0067}\u{e007f}"]) expect(visible(same)).toBe(same);
   expect(["Ġthe", "▁the", "Ġ", "Ċ"].map(visible)).toEqual(["the", "the", "␣", "⏎"]);
   expect(["ĠĠ", "▁▁▁", "ĊĊ", "ĊĊĠ", "ĠĠx", "cat</w>", "</w>"].map(visible)).toEqual(["␣␣", "␣␣␣", "⏎⏎", "⏎⏎␣", "␣␣x", "cat", "</w>"]);
 });

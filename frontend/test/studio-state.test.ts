@@ -61,6 +61,7 @@ describe("what stands in the address", () => {
   it("names an image, or else the first that there is", () => {
     expect(chosenOf("test/7", ["shipped", "test"], 0)).toEqual({ source: "test", index: 7 });
     expect(chosenOf("mine/0", ["test"], 1)).toEqual({ mine: 0 });
+    for (const wrong of ["mine/-1", "mine/0.5", "mine/", "test/1.5", "test/-1", "test/1e1"]) expect(chosenOf(wrong, ["test"], 2)).toEqual({ source: "test", index: 0 });
     expect(chosenOf("mine/0", ["test"], 0)).toEqual({ source: "test", index: 0 });
     expect(chosenOf(null, [], 0)).toBeNull();
   });

@@ -143,3 +143,53 @@ def test_patches_of_images_in_a_text_are_selected_by_keys(open_file, look):
     assert selected("]") == ("2, 3", "1")  # other keys do what they do elsewhere
     second.focus()
     assert selected("ArrowLeft", "ArrowLeft") == ("1, 0", "2")
+
+
+# Whether a part of the page has a background of its own: that of the page comes with colors of the system, too.
+STANDS_OUT = """(one) => {
+  const of = (element) => getComputedStyle(element).backgroundColor;
+  return !/, 0\\)$/.test(of(one)) && ![of(document.body), "rgb(255, 255, 255)"].includes(of(one));
+}"""
+
+
+def test_what_is_chosen_can_be_told_in_the_colors_of_the_system(open_file):
+    page = open_file(regard.show(torch.eye(4)[None]), forced_colors="active")
+    chosen, other = (page.locator(".rg-choice label", has_text=name) for name in ("Heat map", "Arcs"))
+    assert (chosen.evaluate(STANDS_OUT), other.evaluate(STANDS_OUT)) == (True, False)
+    other.click()
+    expect(other).to_have_class("rg-on")
+    assert (chosen.evaluate(STANDS_OUT), other.evaluate(STANDS_OUT)) == (False, True)
+
+
+def test_the_page_of_the_studio_can_be_told_in_the_colors_of_the_system(studio):
+    page = studio("mechanism", forced_colors="active")
+    links = page.locator(".st-top nav a")
+    assert [link.evaluate(STANDS_OUT) for link in links.all()].count(True) == 1
+    assert page.locator(".st-top nav a[aria-current]").evaluate(STANDS_OUT)
+
+
+def long_map():
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval()
+    with torch.no_grad(), regard.capture(layer, overview=15) as maps:
+        layer(torch.randn(1, 60, 8))
+    return maps
+
+
+@pytest.mark.parametrize("view", ["tokens", "compare", "image", "mixed", "long", "heads"])
+def test_an_address_that_names_no_head_opens_the_page_as_if_it_named_none(open_file, look, run, view):
+    weights = torch.rand(2, 2, 8, 8, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    layers = {"a": weights[0], "b": weights[1]}
+    shown = {
+        "tokens": lambda: regard.show(layers),
+        "compare": lambda: regard.show(layers, {"a": weights[1], "b": weights[0]}),
+        "image": lambda: regard.show(layers, image=torch.rand(3, 8, 16), grid=(2, 4)),
+        "mixed": lambda: regard.show(layers, segments=[("text", 2), ("image", (2, 3))]),
+        "long": lambda: regard.show(long_map()),
+        "heads": lambda: regard.show(run),
+    }[view]()
+    page = open_file(shown)
+    expected, address = look.subtitle(page), page.url.split("#")[0]
+    for wrong in ("0.5", "-1", "NaN", ""):
+        page.goto("about:blank")
+        page.goto(f"{address}#{view}.layer={wrong}&{view}.head={wrong}&{view}.step={wrong}")
+        assert look.subtitle(page) == expected

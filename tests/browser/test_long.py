@@ -121,6 +121,28 @@ def test_hover_search_and_zoom_down_to_a_row_token_by_token(open_file):
     assert pixels(page, ".rg-main") != row
 
 
+def test_numbers_of_a_cell_are_means_over_its_tokens(open_file):
+    torch.manual_seed(5)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval()
+    layer.self_attn.in_proj_weight.data *= 4
+    x = torch.randn(1, 61, 8)
+    with torch.no_grad(), regard.capture(layer, overview=15) as maps:
+        layer(x)
+    with torch.no_grad(), regard.capture(layer) as whole:
+        layer(x)
+    page = open_file(regard.show(maps))
+    page.get_by_label("head", exact=True).select_option("1")
+    weights = whole[0].weights[0, 1]
+    for x, y in ((100, 60), (163, 150), (300, 255), (260, 333)):
+        point(page, ".rg-main", x, y)
+        said = re.search(r"· (\d+) … (\d+) → (\d+) … (\d+) .*receive (\S+) on average · entropy (\S+)", subtitle(page))
+        top, bottom, left, right = map(int, said.groups()[:4])
+        rows = weights[top : bottom + 1]
+        entropy = -torch.special.xlogy(rows, rows).sum(-1).mean()
+        assert float(said[5]) == pytest.approx(float(weights[:, left : right + 1].sum(0).mean()), rel=0.06, abs=0.006)
+        assert float(said[6]) == pytest.approx(float(entropy), abs=0.02)
+
+
 @pytest.mark.parametrize("view", ["long", "tokens"])
 def test_after_a_key_zoomed_no_other_cell_is_named_at_the_pointer(open_file, view):
     """The pointer has not moved, but another cell is under it: the numbers of the former one would be wrong."""

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 
 import pytest
 from PIL import Image
@@ -287,3 +288,15 @@ def test_a_model_of_ones_own_takes_a_text(stray, tmp_path, serving, look):
         assert look.pixels(stray, "[data-view=tokens]") != before
         expect(stray).to_have_url(re.compile("text=another"))
         expect(stray.get_by_role("link", name="Model")).to_have_attribute("aria-current", "page")
+        stray.get_by_label("text", exact=True).fill(" ")
+        expect(stray.get_by_role("alert")).to_have_text("Type a text.")
+        expect(stray.locator(".st-previous")).to_be_visible()
+
+
+def test_a_lost_checkpoint_does_not_take_the_first_page_away(stray, runs, serving, tmp_path):
+    shutil.copytree(runs / "gaussian", tmp_path / "lost")
+    shutil.rmtree(tmp_path / "lost" / "checkpoints")
+    with serving(tmp_path) as address:
+        stray.goto(address)
+        expect(stray.locator(".st-problem")).to_contain_text("has no checkpoint. The networks that come with regard")
+        expect(stray.locator(".rg-story canvas[data-painted]").first).to_be_visible()

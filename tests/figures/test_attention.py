@@ -1,6 +1,7 @@
 """``regard.figures.attention``: the map of a module, head by head."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -257,3 +258,68 @@ def test_marks_of_the_color_bar_do_not_lie_on_each_other(keys, signed):
     assert all(one.x1 < two.x0 for one, two in pairwise(boxes))
     assert any(name.endswith("uniform") for name in names)
     assert keys == 3 or "100 %" in names
+
+
+def darkest(figure):
+    """The darkest pixel of the first panel, as the sum of red, green and blue."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    box = figure.axes[0].get_window_extent()
+    whole = torch.frombuffer(bytearray(canvas.buffer_rgba()), dtype=torch.uint8).reshape(
+        *canvas.get_width_height()[::-1], 4
+    )
+    rows = slice(len(whole) - int(box.y1) + 3, len(whole) - int(box.y0) - 3)
+    return int(whole[rows, int(box.x0) + 3 : int(box.x1) - 3, :3].int().sum(-1).min())
+
+
+def test_a_figure_with_fewer_pixels_than_cells_shows_a_sharp_head():
+    empty = torch.full((400, 400), 1e-6)
+    draw = lambda weights: weight_map(weights, torch.full((400,), 400), width=1.2)  # noqa: E731
+    assert darkest(draw(empty)) > 600
+    for key in (100, 101, 102):
+        weights = empty.clone()
+        weights[:, key] = 1
+        assert darkest(draw(weights)) < 200
+
+
+def test_signed_maps_on_an_image_share_one_scale():
+    weights = torch.rand(1, 2, 4, 4).softmax(-1)
+    weights[0, 0, :, 1] -= 0.9  # the second head has no negative weight
+    found = Map("x", [AttentionRecord.given(weights, layout=Layout((2, 2), 0))])
+    figure = regard.figures.image_attention([found], torch.zeros(3, 4, 4, dtype=torch.uint8))
+    first, second = (panel.images[0] for panel in figure.axes[1:3])
+    assert first.get_clim() == second.get_clim() == (-1, 1)
+    assert first.get_cmap().name == second.get_cmap().name
+    assert any(label.get_text().startswith("−") for label in figure.axes[-1].get_xticklabels())
+
+
+def test_queries_on_an_image_are_those_of_their_own_grid():
+    """Learned queries have no place; of queries on a finer grid than that of the keys, the one at the place is drawn."""
+    image = torch.zeros(3, 8, 8, dtype=torch.uint8)
+    learned = Map("x", [AttentionRecord.given(torch.rand(1, 2, 3, 16).softmax(-1), layout=Layout((4, 4), 0))])
+    assert regard.figures.image_attention([learned], image) is None
+    weights = torch.rand(1, 1, 16, 4).softmax(-1)
+    record = AttentionRecord.given(weights, layout=Layout((2, 2), 0))
+    record.axes = replace(record.axes, query_layout=Layout((4, 4), 0))
+    (_, _), (_, shown) = drawn(regard.figures.image_attention([Map("x", [record])], image, query=(1, 3)))
+    torch.testing.assert_close(shown.flatten(), position(weights[0, 0, 7], 4))
+
+
+@pytest.mark.usefixtures("user_errors")
+def test_weights_that_are_no_numbers_are_refused():
+    """NaN has no color: it would look like a weight of zero."""
+    weights = torch.rand(1, 2, 4, 4)
+    weights[0, 1, 2, 3] = math.nan
+    found = Map("x", [AttentionRecord.given(weights, layout=Layout((2, 2), 0))])
+    image = torch.zeros(3, 4, 4, dtype=torch.uint8)
+    for draw in (
+        lambda: regard.figures.attention(found),
+        lambda: regard.figures.image_attention([found], image),
+        lambda: regard.figures.alignment(weights[0, 1], "abcd", "abcd"),
+        lambda: regard.figures.matrices("x", {"a": weights[0, 1]}),
+        lambda: regard.figures.absolute_positions(weights[0, 1]),
+    ):
+        with pytest.raises(ValueError, match="must be finite to be drawn"):
+            draw()

@@ -21,6 +21,21 @@ UNSEEN = (
     "\u200b\u200b",
     "\u200d",
     "\ufeff",
+    "\x85",
+    "\x9b",
+    "\u2028",
+    "\u2029",
+    "\ufffe",
+    "\U0010ffff",
+    "\u00a0",
+    "\u3000",
+    "\u2003",
+    "\u3164",
+    "\U000e0001",
+    "\U000e0041",
+    "\U000e0100",
+    "\ufff9",
+    " \u00a0",
 )
 
 
@@ -30,7 +45,9 @@ def test_tokens_that_cannot_be_seen_have_signs_and_no_two_look_alike():
     assert all(set(text) <= {*"∅␣⏎⇥␍␀␡<>U+0123456789ABCDEF"} for text in shown)
 
 
-@pytest.mark.parametrize("token", ["word", "שלום", "👩‍👩‍👧‍👦", "می‌خواهم", "<b>", "e\u0301", "  x"])
+@pytest.mark.parametrize(
+    "token", ["word", "שלום", "👩‍👩‍👧‍👦", "می‌خواهم", "<b>", "e\u0301", "  x", "10\u00a0km", "🏴\U000e0067\U000e007f"]
+)
 def test_others_stay_as_they_are(token):
     assert plain_label(token) == token
 

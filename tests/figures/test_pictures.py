@@ -1,5 +1,6 @@
 """The other pictures: what is drawn is what the formulas say."""
 
+import itertools
 import math
 import subprocess
 import sys
@@ -221,3 +222,63 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
 def test_bad_input_is_named(draw, error, says):
     with pytest.raises(error, match=says):
         draw()
+
+
+LONG = "a title of many words " * 3 + "model.encoder.layers.11.self_attention.inner"
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: figures.curves(LONG, LONG, LONG, {"a": ([1, 2], [1, 2])}),
+        lambda: figures.bars(LONG, LONG, {"a": 1.0}),
+        lambda: figures.matrices(LONG, {f"{LONG} {n}": torch.eye(3) for n in range(3)}, x=LONG, y=LONG),
+        lambda: figures.head_paths(LONG, {f"{LONG} {n}": torch.zeros(2, 1, 2) for n in range(5)}),
+        lambda: figures.heads([torch.zeros(1, 2)] * 3, [torch.ones(1)] * 3, (8, 8), titles=[LONG] * 3),
+    ],
+)
+def test_long_texts_stay_inside_of_the_figure_and_beside_each_other(draw):
+    figure = draw()
+    figure.draw_without_rendering()
+    titles = [panel.title.get_window_extent() for panel in figure.axes if panel.get_title()]
+    labels = [axis.label.get_window_extent() for panel in figure.axes for axis in (panel.xaxis, panel.yaxis)]
+    for box in (*titles, *labels, *(text.get_window_extent() for text in figure.texts)):
+        assert box.width <= figure.bbox.width
+        assert box.height <= figure.bbox.height
+    for one, two in itertools.combinations(titles, 2):
+        assert not one.overlaps(two)
+
+
+def test_negative_entries_of_matrices_have_colors_of_their_own():
+    first, second = (
+        panel.images[0] for panel in figures.matrices("x", {"a": -torch.eye(2), "b": torch.eye(2)}).axes[:2]
+    )
+    assert first.get_clim() == second.get_clim() == (-1, 1)
+    assert image_colors(first)[0, 0] != image_colors(second)[0, 0]
+    assert image_colors(first)[0, 1] == image_colors(second)[0, 1]
+
+
+def image_colors(image):
+    """Each color as a number."""
+    return torch.as_tensor(image.to_rgba(image.get_array(), bytes=True).astype("int64")) @ torch.tensor(
+        [65536, 256, 1, 0]
+    )
+
+
+def test_a_single_value_and_one_between_missing_ones_are_seen():
+    for values in ([1.0], [math.nan, 2.0, math.nan]):
+        (line,) = figures.curves("x", "x", "y", {"a": (list(range(len(values))), values)}).axes[0].lines
+        assert line.get_marker() == "o"
+    assert figures.curves("x", "x", "y", {"a": ([1, 2], [1, 2])}).axes[0].lines[0].get_marker() == "None"
+    figures.pruning_curve([(0, 0.1)])  # a warning is an error here
+
+
+def test_a_run_that_diverged_has_learning_curves():
+    lines = [
+        {"step": 1, "loss": 2.0, "accuracy": 0.1},
+        {"step": 1, "validation_loss": None, "validation_accuracy": 0.1},
+    ]
+    accuracy, loss = figures.learning_curves(lines).axes
+    assert accuracy.lines[1].get_ydata().tolist() == [10.0]
+    assert math.isnan(loss.lines[1].get_ydata()[0])
+    assert loss.lines[0].get_marker() == "o"

@@ -75,3 +75,16 @@ def test_pictures_of_segments_keep_their_shape_and_share_one_scale(image):
         box = panel.get_window_extent()
         assert box.height / box.width == pytest.approx(tall / wide, rel=0.02)
         assert panel.images[-1].get_clim() == (-1, 1)
+
+
+@pytest.mark.parametrize(("written", "read"), [(3, 60), (60, 3), (400, 500)])
+def test_long_alignments_have_labels_that_can_be_read(written, read):
+    names = [[f"token{n}" for n in range(count)] for count in (read, written)]
+    figure = alignment(torch.rand(written, read).softmax(-1), *names)
+    check_readable(figure)
+    assert max(figure.get_size_inches()) < 20
+
+
+def test_single_letters_stand_upright():
+    figure = alignment(torch.eye(3), [*"ab "], [*"ab "])
+    assert [label.get_rotation() for label in figure.axes[0].get_xticklabels()] == [0, 0, 0]

@@ -22,6 +22,9 @@ export function recalled(host: Pick<Host, "kind">, view: string): Record<string,
   return found;
 }
 
+/** A number in the address, which anyone may have typed: 0, 1, 2, …; null for any other text. */
+export const wholeNumber = (text: string | null | undefined): number | null => (text && /^\d{1,9}$/.test(text) ? Number(text) : null);
+
 /** The event sent when choices changed without an event of the browser. */
 export const CHANGED = "regard-choices";
 

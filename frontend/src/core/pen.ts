@@ -234,6 +234,9 @@ function apart(style: string): [string, number] {
   return color === undefined ? [escape(style), 1] : [color, parseInt(end, 16) / 255];
 }
 
+/** Characters that no XML file may hold, not even escaped: a reader would refuse the whole picture. */
+const REFUSED = /[^\t\n\r\x20-\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu;
+
 export function escape(text: string): string {
-  return text.replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]!);
+  return text.replace(REFUSED, "\ufffd").replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]!);
 }

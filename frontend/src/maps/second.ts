@@ -1,6 +1,7 @@
 // Compare two heads: both maps, and the second minus the first.
 
 import { html, useEffect, useMemo, useState, type VNode } from "../core/html";
+import { wholeNumber } from "../core/memory";
 import { type Cell, shownText, type Viewport } from "./heat";
 import { type Choice, type Layer, percent } from "./layer";
 import { MapPanel } from "./panel";
@@ -14,10 +15,11 @@ export const spelled = ({ layer, which }: Choice): string => `${layer}.${which}`
 /** Parse this spelling; null unless the head exists and its map has the size of the first. */
 export function secondOf(text: string | null | undefined, layers: Layer[], first: Layer): Choice | null {
   const [layer, which] = (text ?? "").split(".");
-  const found = layers[Number(layer)];
-  if (!text || !found || !fits(found, first)) return null;
-  if (which === "mean") return { layer: Number(layer), which };
-  return Number(which) >= 0 && Number(which) < found.heads ? { layer: Number(layer), which: Number(which) } : null;
+  const [at, head] = [wholeNumber(layer), wholeNumber(which)];
+  const found = at === null ? undefined : layers[at];
+  if (at === null || !found || !fits(found, first)) return null;
+  if (which === "mean") return { layer: at, which };
+  return head !== null && head < found.heads ? { layer: at, which: head } : null;
 }
 
 /** Maps can be subtracted if they have the same numbers of tokens in the same layout. */

@@ -27,8 +27,10 @@ export function isSpecial(token: string): boolean {
   return /^(\[[A-Za-z]\w*\]|<(?!0x[0-9A-F]{2}>)[^<>\s]+>)$/.test(token.trim());
 }
 
-/** Characters that no font draws, or that turn others around. Joiners belong to emoji and to some scripts, so they count only alone. */
-const UNSEEN = /[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]|^[\u200c\u200d\ufe00-\ufe0f]+$/g;
+/** Characters that no font draws, or that turn others around. Joiners belong to emoji and to some scripts, so they count only alone,
+ * and so do spaces of other kinds. */
+const UNSEEN =
+  /[\x80-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0000}-\u{e001f}\p{NChar}]|^[ \u00a0\u034f\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180d\u180f\u2000-\u200a\u200c\u200d\u202f\u205f\u3000\ufe00-\ufe0f\u{e0020}-\u{e007f}\u{e0100}-\u{e01ef}]+$/gu;
 const CONTROLS: Record<string, string> = { "\n": "⏎", "\t": "⇥", "\x7f": "␡" };
 
 /** A token without the marks of tokenizers: one before a word goes, others are the spaces and newlines that they stand for. */

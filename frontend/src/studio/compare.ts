@@ -1,6 +1,7 @@
 // Two networks and one input: the maps of one minus those of the other.
 
 import { html, type VNode } from "../core/html";
+import { wholeNumber } from "../core/memory";
 import { type ArrayInfo, type Header, Payload } from "../core/payload";
 import type { LayerAbout } from "../maps/layer";
 import type { RunDetail, RunSummary } from "./api";
@@ -14,7 +15,8 @@ export interface Other {
 /** The spelling in the address: "step 100", or "run NAME". */
 export function otherOf(text: string | null, run: RunDetail): Other | null {
   const [kind, ...rest] = (text ?? "").split(" ");
-  if (kind === "step" && Number(rest[0])) return { run: run.id, step: Number(rest[0]) };
+  const step = wholeNumber(rest[0]);
+  if (kind === "step" && step) return { run: run.id, step };
   return kind === "run" && rest.length ? { run: rest.join(" "), step: null } : null;
 }
 

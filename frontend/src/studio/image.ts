@@ -1,6 +1,7 @@
 // Pick an image and see where the network looks in it.
 
 import { html, useCallback, useContext, useEffect, useRef, useState, type VNode } from "../core/html";
+import { wholeNumber } from "../core/memory";
 import { percent } from "../views/maths/words";
 import { api, type RunDetail, type RunSummary, type Sample, type Source, type Told } from "./api";
 import { Compare, difference, otherOf } from "./compare";
@@ -16,9 +17,9 @@ type Chosen = { source: Source; index: number } | { mine: number };
 /** An image in the address: "test/5", or "mine/0" for an uploaded one, which only this page has. */
 export function chosenOf(text: string | null, sources: Source[], mine: number): Chosen | null {
   const [kind, number] = (text ?? "").split("/");
-  const index = Number(number);
-  if (kind === "mine" && index < mine) return { mine: index };
-  if (sources.includes(kind as Source) && Number.isInteger(index) && index >= 0) return { source: kind as Source, index };
+  const index = wholeNumber(number);
+  if (kind === "mine" && index !== null && index < mine) return { mine: index };
+  if (sources.includes(kind as Source) && index !== null) return { source: kind as Source, index };
   return sources.length ? { source: sources[0], index: 0 } : null;
 }
 

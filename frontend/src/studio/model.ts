@@ -23,7 +23,8 @@ export function ModelPage({ model }: { model: ModelAbout }): VNode {
   useEffect(() => {
     const number = ++latest.current;
     if (model.takes === "text") remember(studioHost, "", { text: text === model.suggestion ? null : text });
-    if ((model.takes === "text" && !text.trim()) || (model.takes === "image" && chosen < 0)) return;
+    if (model.takes === "text" && !text.trim()) return setLoaded((now) => ({ ...now, problem: "Type a text.", busy: false }));
+    if (model.takes === "image" && chosen < 0) return;
     const ask = { text: () => api.modelText(text), image: () => api.modelImage(mine[chosen].content), nothing: () => api.modelMaps() }[model.takes];
     setLoaded((now) => ({ ...now, problem: "", busy: true }));
     const timer = setTimeout(

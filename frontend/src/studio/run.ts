@@ -1,6 +1,7 @@
 // One run: its facts, its training curves, and its network's attention.
 
 import { html, useContext, useEffect, useRef, useState, type VNode } from "../core/html";
+import { wholeNumber } from "../core/memory";
 import { percent } from "../views/maths/words";
 import { api, type RunDetail, type RunSummary } from "./api";
 import { CurvesView } from "./curves";
@@ -17,7 +18,7 @@ export function RunPage({ id, tab, runs }: { id: string; tab: string | null; run
   const [run, setRun] = useState<RunDetail | null>(null);
   const [problem, setProblem] = useState("");
   const [chosenStep, setStep] = useChoice("step");
-  const step = Number(chosenStep) || null;
+  const step = wholeNumber(chosenStep) || null;
   const back = useContext(Back);
   const followed = useFollowed(id, back);
   // Load the run again when it has a new checkpoint or has ended.

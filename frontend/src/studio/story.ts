@@ -12,14 +12,15 @@ export function StoryPage({ runs }: { runs: RunSummary[] | null }): VNode {
   const [loaded, setLoaded] = useState<Loaded>(EMPTY);
   const back = useContext(Back);
   const own = runs?.find((run) => !run.example && run.problem === null && run.state === "finished" && run.views.length) ?? null;
-  const photos = own?.views.includes("image") ? own : (runs?.find((run) => run.example) ?? null);
+  const photos = own?.views.includes("image") && !loaded.problem ? own : (runs?.find((run) => run.example) ?? null);
   useEffect(() => {
     if (!runs) return;
     let gone = false;
     setLoaded((now) => ({ ...now, busy: true }));
-    api
-      .story(own?.id ?? null)
-      .then((payload) => gone || setLoaded({ payload, problem: "", busy: false }))
+    const load = (id: string | null, problem: string) => api.story(id).then((payload) => gone || setLoaded({ payload, problem, busy: false }));
+    load(own?.id ?? null, "")
+      // A run whose checkpoints are lost or damaged must not take the page away.
+      .catch((error: Error) => (own ? load(null, `${error.message} The networks that come with regard are shown instead.`) : Promise.reject(error)))
       .catch((error: Error) => gone || setLoaded((now) => ({ ...now, problem: error.message, busy: false })));
     return () => {
       gone = true;
@@ -43,5 +44,5 @@ export function StoryPage({ runs }: { runs: RunSummary[] | null }): VNode {
     </main>` as VNode;
   }
   const training = runs?.find((run) => run.state === "training" && run.problem === null);
-  return html`<main class="st-story">${training ? html`<p class="st-now"><a href=${toRun(training.id)}><i class="st-dot st-training"></i>${training.title} is training now: step ${training.step ?? 0}</a></p>` : null}<${StoryView} payload=${loaded.payload} host=${host} /></main>` as VNode;
+  return html`<main class="st-story">${loaded.problem ? html`<${Problem} text=${loaded.problem} />` : null}${training ? html`<p class="st-now"><a href=${toRun(training.id)}><i class="st-dot st-training"></i>${training.title} is training now: step ${training.step ?? 0}</a></p>` : null}<${StoryView} payload=${loaded.payload} host=${host} /></main>` as VNode;
 }

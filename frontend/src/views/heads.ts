@@ -5,7 +5,7 @@ import { Picture, type Size } from "../core/canvas";
 import { Play, Select, Slider, Toggle, useFrames } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
-import { recalled, remember, useRecalled } from "../core/memory";
+import { recalled, remember, useRecalled, wholeNumber } from "../core/memory";
 import { useTheme } from "../core/theme";
 import { percent, shortNames } from "../maps/layer";
 import { sizeText } from "../maps/place";
@@ -30,10 +30,12 @@ export function HeadsView({ payload, host }: ViewProps): VNode {
   const grids = meta.layers.some((layer) => layer.grid !== null);
   const merged = useMemo(() => isMerged(meta.layers), [payload]);
 
-  const kept = (choices: Record<string, string>) => ({
-    time: choices.step === undefined ? last : Math.max(0, meta.steps.findIndex((step) => step >= Number(choices.step))),
-    place: choices.layer && choices.head && Number(choices.head) < (meta.layers[Number(choices.layer)]?.heads ?? 0) ? { layer: Number(choices.layer), head: Number(choices.head) } : null,
-  });
+  const kept = (choices: Record<string, string>) => {
+    const [begin, layer, head] = [choices.step, choices.layer, choices.head].map(wholeNumber);
+    const time = begin === null ? last : meta.steps.findIndex((step) => step >= begin);
+    const exists = layer !== null && head !== null && head < (meta.layers[layer]?.heads ?? 0);
+    return { time: time < 0 ? last : time, place: exists ? { layer, head } : null };
+  };
   const [time, setTime] = useState(() => kept(recalled(host, "heads")).time);
   const [playing, setPlaying] = useState(false);
   const [kernel, setKernel] = useState(() => likelyKernel(meta));

@@ -5,7 +5,7 @@ import { type Draw, Picture, type Size } from "../core/canvas";
 import { Button, Choice as Choices, Select, Slider } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
-import { recalled, remember } from "../core/memory";
+import { recalled, remember, wholeNumber } from "../core/memory";
 import { slice } from "../core/payload";
 import { type Theme, useTheme } from "../core/theme";
 import { wheelHint, ZOOM_KEYS, zoomHint, type Zooming, zoomKeys } from "../core/zooming";
@@ -45,7 +45,7 @@ export function LongView({ payload, host }: ViewProps): VNode {
   const { layers, tokens } = meta;
   const names = useMemo(() => shortNames(layers.map((layer) => layer.name)), [payload]);
   const kept = recalled(host, "long");
-  const [at, setAt] = useState(() => ({ layer: Number(kept.layer ?? meta.opening.layer), head: Number(kept.head ?? meta.opening.head) }));
+  const [at, setAt] = useState(() => ({ layer: wholeNumber(kept.layer) ?? meta.opening.layer, head: wholeNumber(kept.head) ?? meta.opening.head }));
   const [hovered, setHovered] = useState<{ layer: number; head: number } | null>(null);
   const [measure, setMeasure] = useState<Measure>("mass");
   const [view, setView] = useState<Window>(everything);
@@ -332,8 +332,17 @@ function describe(about: LongAbout, head: number, cells: Cells, measure: Measure
   const size = square ? `${keys} ${thing(about)}s in cells of ${about.cell[1]}` : `${queries} queries × ${keys} keys in cells of ${about.cell[0]} × ${about.cell[1]}`;
   const start = `${about.name} · head ${about.heads[head]} · ${size}`;
   if (!over) return start + shownText(about, tokens, view);
-  const each = valueAt(received, over.k) / binSize(over.k, about.keys, about.bin[1]);
-  return `${start} · ${tipText(about, cells, measure, over, tokens)} · keys there receive ${amount(each)} on average · entropy ${valueAt(entropy, over.q).toFixed(2)}`;
+  const [asks, reads] = [cellOf(over.q, about.queries, about.cell[0]), cellOf(over.k, about.keys, about.cell[1])];
+  const taken = meanOver(reads, about.keys, (share) => valueAt(received, share) / binSize(share, about.keys, about.bin[1]));
+  const spread = meanOver(asks, about.queries, (share) => valueAt(entropy, share));
+  return `${start} · ${tipText(about, cells, measure, over, tokens)} · keys there receive ${amount(taken)} on average · entropy ${spread.toFixed(2)}`;
+}
+
+/** The mean of a value over the tokens of a cell. Its bins may lie on two cells, or be larger: each token has the value of its bin. */
+function meanOver([from, to]: [number, number], count: number, value: (share: number) => number): number {
+  let sum = 0;
+  for (let at = from; at <= to; at++) sum += value((at + 0.5) / count);
+  return sum / (to - from + 1);
 }
 
 /** The visible tokens of a zoomed map in words; nothing where all of them are visible. */

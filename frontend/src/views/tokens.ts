@@ -5,7 +5,7 @@ import { pixels } from "../core/canvas";
 import { Button, Choice as Choices, Select, Slider, Toggle } from "../core/controls";
 import { Frame } from "../core/frame";
 import type { Key } from "../core/keys";
-import { recalled, remember, useRecalled } from "../core/memory";
+import { recalled, remember, useRecalled, wholeNumber } from "../core/memory";
 import type { NumberArray, Payload } from "../core/payload";
 import { type Theme, useTheme } from "../core/theme";
 import { zoomHint, type Zooming, zoomKeys } from "../core/zooming";
@@ -300,8 +300,9 @@ export function headOptions(layer: Layer, rollout: boolean): [string, string][] 
 
 /** The choice in the address, else the default. */
 export function startChoice(kept: Record<string, string>, otherwise: Choice): Choice {
-  const [layer, which] = [Number(kept.layer), asWhich(kept.head ?? "")];
-  return kept.layer && kept.head && layer >= 0 && (typeof which === "string" || which >= 0) ? { layer, which } : otherwise;
+  const layer = wholeNumber(kept.layer);
+  const which = wholeNumber(kept.head) ?? (kept.head === "mean" || kept.head === "rollout" ? kept.head : null);
+  return layer !== null && which !== null ? { layer, which } : otherwise;
 }
 
 export const asWhich = (value: string): Which => (value === "mean" || value === "rollout" ? value : Number(value));

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.figures._color_scale import POOLS, Pool, add_color_bar, paint, pooled, scale_position
+from regard.figures._checks import check_finite
+from regard.figures._color_scale import POOLS, Pool, add_color_bar, paint
 from regard.figures.style import Figure, PathArgument, arrange, finish, frame, new_figure, plain
 from regard.maps import Map, Overview, visible_keys
 from regard.support.checks import check_choice, check_index, describe
@@ -71,11 +72,10 @@ def attention(
     for panel in panels:
         panel.set_axis_off()
     shown = None
-    box = (-0.5, made.shape[1] - 0.5, made.shape[0] - 0.5, -0.5)
     to_scale = max(made.shape) <= LONGEST * min(made.shape)
     for panel, head, lift in zip(panels, numbers, made.lifts, strict=False):
-        cells = pooled(lift, PANEL_CELLS, pool or ("largest" if overview is None else "mass"))
-        shown = paint(panel, scale_position(cells, made.top), made.signed, extent=box)
+        how = pool or ("largest" if overview is None else "mass")
+        shown = paint(panel, lift, made.top, made.signed, shape=made.shape, most=PANEL_CELLS, pool=how)
         panel.set_aspect("equal" if to_scale else "auto")
         frame(panel)
         panel.set_title(f"head {head}", fontsize=8)
@@ -86,6 +86,7 @@ def attention(
 def _of_weights(found: Map, sample: int, query: int | None) -> _Panels:
     """The maps of all heads, or the weights of one query on the image."""
     weights = found.weights
+    check_finite(f"the weights of {found.name!r}", weights)
     check_index("sample", sample, weights.shape[0], "the batch size")
     latest = found.latest
     visible, _ = visible_keys(weights[sample], latest.kind, latest.rows, latest.asked)
@@ -101,6 +102,7 @@ def _of_weights(found: Map, sample: int, query: int | None) -> _Panels:
 
 def _of_overview(found: Map, one: Overview, pool: Pool) -> _Panels:
     """The cells of one sample: the share of a query's attention that a cell has on average, or its largest weight."""
+    check_finite(f"the overview of {found.name!r}", one.mass)
     (height, width), (_, _, queries, keys) = one.cell, one.shape
     title = f"{found.name}, in cells of {height} × {width} {found.over}"
     if pool == "largest":

@@ -1,12 +1,33 @@
 """Plain charts: curves, matrices side by side, and bars."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
-from regard.figures._checks import check_flags, check_labels, check_named, is_matrix, is_number, is_numbers
+from regard.figures._checks import (
+    check_finite,
+    check_flags,
+    check_labels,
+    check_named,
+    has_single_point,
+    is_matrix,
+    is_number,
+    is_numbers,
+)
 from regard.figures._label_fonts import drawn_title
-from regard.figures.style import COLORS, GRAY, SEQUENTIAL, Figure, PathArgument, finish, new_figure, plain, tidy
+from regard.figures.style import (
+    COLORS,
+    DIVERGING,
+    GRAY,
+    SEQUENTIAL,
+    Figure,
+    PathArgument,
+    finish,
+    new_figure,
+    plain,
+    tidy,
+)
 from regard.support.checks import describe
 
 Series = Mapping[str, tuple[Sequence[int | float], Sequence[int | float]]]
@@ -42,7 +63,7 @@ def curves(
     check_labels(title=title, x=x, y=y)
     check_flags(log_x=log_x, log_y=log_y, marks=marks)
     check_named("series", series, "x and y values, as many of each", _is_line)
-    figure, (panel,) = new_figure(1, 1, width=5.6, height=3.8)
+    figure, (panel,) = new_figure(1, 1, width=5.6, height=max(3.8, 1.0 + 0.17 * len(series)))  # the legend fits
     for number, (name, (xs, ys)) in enumerate(series.items()):
         panel.plot(
             list(xs),
@@ -50,7 +71,8 @@ def curves(
             label=name,
             color=COLORS[number % len(COLORS)],
             linestyle=_LINES[number % len(_LINES)],
-            marker=_MARKS[number % len(_MARKS)] if marks else None,
+            # A point without a neighbor has no line.
+            marker=_MARKS[number % len(_MARKS)] if marks or has_single_point(ys) else None,
             markersize=4,
         )
     if log_x:
@@ -66,17 +88,21 @@ def curves(
 def matrices(
     title: str, values: Mapping[str, Tensor], *, x: str = "key", y: str = "query", path: PathArgument = None
 ) -> Figure:
-    """Matrices side by side, with one color scale from 0 to the largest entry.
+    """Matrices side by side, with one color scale from 0 to the largest entry. If an entry is negative, the colors diverge from
+    zero.
 
     >>> [panel.get_title() for panel in regard.figures.matrices("Weights", {"one head": torch.eye(3)}).axes[:1]]
     ['one head']
     """
     check_labels(title=title, x=x, y=y)
     check_named("values", values, "matrices (tensors)", is_matrix)
+    check_finite("values", *values.values())
     figure, panels = new_figure(1, len(values), width=2.8, height=3.0)
-    top = max(float(plain(matrix).max()) for matrix in values.values()) or 1.0
+    top = max(float(plain(matrix).abs().max()) for matrix in values.values()) or 1.0
+    signed = any(bool((matrix < 0).any()) for matrix in values.values())
+    scale: dict[str, Any] = {"cmap": DIVERGING if signed else SEQUENTIAL, "vmin": -top if signed else 0, "vmax": top}
     for panel, (name, matrix) in zip(panels, values.items(), strict=True):
-        image = panel.imshow(plain(matrix).numpy(), cmap=SEQUENTIAL, vmin=0, vmax=top, interpolation="none")
+        image = panel.imshow(plain(matrix).numpy(), interpolation="none", **scale)
         tidy(panel, title=name, x=x, y=y)
         panel.set_xticks([])
         panel.set_yticks([])

@@ -1,6 +1,7 @@
 """Checks of arguments, so that an error names the argument and not a line of matplotlib."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -29,6 +30,13 @@ def check_named(name: str, value: Any, what: str, fits: Callable[[Any], bool]) -
             )
 
 
+def check_finite(name: str, *values: Tensor) -> None:
+    """Check for numbers that have a color: NaN would be drawn as the page, like a weight of zero."""
+    for value in values:
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"{name} must be finite to be drawn, got {describe(value)} with NaN or infinity")
+
+
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -44,6 +52,12 @@ def is_drawable(value: Any) -> bool:
 
 def is_matrix(value: Any) -> bool:
     return is_drawable(value) and value.ndim == 2 and value.numel() > 0
+
+
+def has_single_point(values: Sequence[int | float]) -> bool:
+    """Whether one of the values has none beside it, so that no line shows it."""
+    known = [False, *map(math.isfinite, values), False]
+    return any(here and not (before or after) for before, here, after in zip(known, known[1:], known[2:], strict=False))
 
 
 def is_pair_of_numbers(value: Any) -> bool:

@@ -1,13 +1,13 @@
 """The color scale of weights, relative to uniform attention, with a color bar in percent."""
 
 import math
-import textwrap
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from regard.figures._label_fonts import drawn_title
+from regard.figures._wrapped_texts import wrap_text
 from regard.figures.style import DIVERGING, Figure
 
 MOST_CELLS = 400  # cells per side; larger maps are pooled
@@ -26,14 +26,14 @@ def scale_position(lift: Tensor, top: float) -> Tensor:
     return lift.sign() * (lift.abs().log1p() / math.log1p(max(top, 1.0))).clamp_max(1)
 
 
-def pooled(lift: Tensor, most: int = MOST_CELLS, pool: Pool = "largest") -> Tensor:
-    """Pool to a limited number of cells per side, each the largest of its weights, so that no line disappears; or their mean,
+def pooled(lift: Tensor, most: tuple[int, int], pool: Pool = "largest") -> Tensor:
+    """Pool to a limited number of rows and columns, each the largest of its weights, so that no line disappears; or their mean,
     which shows the mass.
 
-    >>> pooled(torch.eye(1000)).diagonal().min().item(), pooled(torch.eye(1000), 250, "mass").diagonal().mean().item()
-    (1.0, 0.25)
+    >>> [pooled(torch.eye(1000), (250, 250), pool).diagonal().mean().item() for pool in POOLS]
+    [1.0, 0.25]
     """
-    sides = min(most, lift.shape[0]), min(most, lift.shape[1])
+    sides = min(most[0], lift.shape[0]), min(most[1], lift.shape[1])
     if sides == tuple(lift.shape):
         return lift
     if pool == "mass":
@@ -42,14 +42,53 @@ def pooled(lift: Tensor, most: int = MOST_CELLS, pool: Pool = "largest") -> Tens
     return torch.where(low > high.abs(), -low, high)
 
 
-def paint(panel: Any, places: Tensor, signed: bool = False, **options: Any) -> Any:
-    from matplotlib.colors import LinearSegmentedColormap
+def paint(
+    panel: Any,
+    lift: Tensor,
+    top: float,
+    signed: bool,
+    *,
+    shape: tuple[int, int] | None = None,
+    most: int = MOST_CELLS,
+    pool: Pool = "largest",
+    alpha: float = 1.0,
+) -> Any:
+    """Draw weights as multiples of uniform attention, (rows, columns).
 
-    signed = signed or bool((places < 0).any())
+    Args:
+        panel: where to draw.
+        lift: the multiples.
+        top: the multiple that a weight of 1 has.
+        signed: whether the figure has negative weights.
+        shape: the numbers of rows and columns that they stand for; default: their own.
+        most: the number of cells per side; a larger map is pooled.
+        pool: how.
+        alpha: less than 1 shows what is below.
+    """
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
+
+    from regard.figures._pooled_image import PooledImage
+
+    rows, columns = lift.shape if shape is None else shape
     colors = DIVERGING if signed else LinearSegmentedColormap.from_list("regard", STOPS)
-    return panel.imshow(
-        places.numpy(), vmin=-1 if signed else 0, vmax=1, cmap=colors, interpolation="nearest", aspect="auto", **options
+    box = (-0.5, columns - 0.5, rows - 0.5, -0.5)
+    cells = pooled(lift, (most, most), pool)
+    shown = PooledImage(
+        panel,
+        (cells.shape[0], cells.shape[1]),
+        lambda shape: scale_position(pooled(cells, shape, pool), top),
+        extent=box,
+        origin="upper",
+        cmap=colors,
+        norm=Normalize(-1 if signed else 0, 1),
+        alpha=alpha,
+        interpolation="nearest",
     )
+    panel.add_image(shown)
+    shown.set_clip_path(panel.patch)
+    shown.set_extent(box)  # which sets the limits of the axes
+    panel.set_aspect("auto")
+    return shown
 
 
 def add_color_bar(figure: Figure, panels: Any, shown: Any, top: float, signed: bool, title: str) -> None:
@@ -86,17 +125,9 @@ def _thin_ticks(figure: Figure, bar: Any, places: list[float], names: list[str])
 
 
 def add_title(figure: Figure, title: str) -> None:
-    """Write a title in lines that fit the figure. Paths of modules are long, and have no spaces where a line could end."""
+    """Write a title in lines that fit the figure."""
     said, fonts = drawn_title(title)
-    most = int(figure.get_size_inches()[0] / 0.058)  # the mean width of a letter of this size, in inches
-    while True:
-        words = [piece for word in said.split(" ") for piece in textwrap.wrap(word, most, break_on_hyphens=False)]
-        lines = textwrap.wrap(" ".join(words), most, break_on_hyphens=False)
-        written = figure.suptitle("\n".join(lines), fontsize=8, fontfamily=fonts)
-        # Characters of some scripts are twice as wide as others.
-        if most <= 8 or written.get_window_extent().width <= figure.bbox.width:
-            return
-        most = int(0.9 * most)
+    wrap_text(figure.suptitle(said, fontsize=8, fontfamily=fonts), figure.bbox.width)
 
 
 def _percent(share: float) -> str:

@@ -1,9 +1,10 @@
 """Accuracy and loss: over training, against the length of sentences, and against the number of heads."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from regard.figures._checks import check_named, is_number, is_pair_of_numbers
+from regard.figures._checks import check_named, has_single_point, is_number, is_pair_of_numbers
 from regard.figures.style import COLORS, PALE, Figure, PathArgument, finish, new_figure, tidy
 from regard.support.checks import describe
 
@@ -30,14 +31,21 @@ def learning_curves(metrics: Sequence[Mapping[str, Any]], *, path: PathArgument 
     window = max(1, len(steps) // POINTS)
     groups = [steps[at : at + window] for at in range(0, len(steps), window)]
     for panel, name, scale, unit in ((panels[0], "accuracy", 100, "accuracy, %"), (panels[1], "loss", 1, "loss")):
-        means = [scale * sum(line[name] for line in group) / len(group) for group in groups]
-        panel.plot([group[-1]["step"] for group in groups], means, color=COLORS[0], label="training", linewidth=1.2)
+        means = [scale * sum(_known(line[name]) for line in group) / len(group) for group in groups]
+        mark = "o" if has_single_point(means) else None
+        ends = [group[-1]["step"] for group in groups]
+        panel.plot(ends, means, color=COLORS[0], label="training", linewidth=1.2, marker=mark, markersize=4)
         if evaluations:
-            values = [scale * line[f"validation_{name}"] for line in evaluations]
+            values = [scale * _known(line[f"validation_{name}"]) for line in evaluations]
             panel.plot([line["step"] for line in evaluations], values, "o-", color=COLORS[1], label="validation", ms=4)
         panel.legend(fontsize=8, frameon=False)
         tidy(panel, title=name, x="step", y=unit)
     return finish(figure, path)
+
+
+def _known(value: float | None) -> float:
+    """JSON has null for what is not finite, as in a run that diverged."""
+    return math.nan if value is None else value
 
 
 def length_sweep(
@@ -100,7 +108,8 @@ def pruning_curve(points: Sequence[tuple[int, float]], *, path: PathArgument = N
     figure, [panel] = new_figure(1, 1, width=5.2, height=3.2)
     heads, accuracy = zip(*points, strict=True)
     panel.plot(heads, [100 * x for x in accuracy], "o-", color=COLORS[0], ms=4)
-    panel.set_xlim(max(heads) * 1.02, -0.02 * max(heads))
+    margin = 0.02 * max(1, *heads)
+    panel.set_xlim(max(heads) + margin, -margin)
     panel.set_ylim(0, 100)
     tidy(panel, title="accuracy against heads left", x="heads left, least important removed first", y="accuracy, %")
     return finish(figure, path)

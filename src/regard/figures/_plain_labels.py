@@ -5,9 +5,14 @@ import unicodedata
 
 from regard.support.text import whole_characters
 
-# Characters that no font draws, or that turn others around. Joiners belong to emoji and to some scripts: they count only alone.
+# Characters that no font draws, or that turn others around, as in frontend/src/maps/table.ts. Joiners belong to emoji and to some
+# scripts: they count only alone, and so do spaces of other kinds.
+_NONE = "".join(chr(0x10000 * plane + 0xFFFE + last) for plane in range(17) for last in (0, 1)) + "\ufdd0-\ufdef"
 _UNSEEN = re.compile(
-    "[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]|^[\u200c\u200d\ufe00-\ufe0f]+$"
+    "[\x80-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"
+    f"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e001f{_NONE}]"
+    "|^[ \u00a0\u034f\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180d\u180f\u2000-\u200a\u200c\u200d\u202f\u205f\u3000\ufe00-\ufe0f"
+    "\U000e0020-\U000e007f\U000e0100-\U000e01ef]+$"
 )
 MOST_LETTERS = 32  # the width of a label; a longer token is cut
 _CONTROLS = {"\n": "⏎", "\t": "⇥", "\x7f": "␡"}

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.figures._checks import check_finite
 from regard.figures.style import (
     DIVERGING,
     SEQUENTIAL,
@@ -100,6 +101,7 @@ def _vectors(table: Any, grid: Sequence[int] | None) -> tuple[Tensor, Sequence[i
                 f"table must be a tensor, an nn.Embedding or a module with positions(grid), got {type(table).__name__}"
             )
     check_floating("table", table)
+    check_finite("table", table)
     if table.ndim == 3:
         if grid is not None and tuple(grid) != tuple(table.shape[:2]):
             raise ValueError(f"grid is {tuple(grid)} but table has shape {tuple(table.shape)}")

@@ -3,17 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from regard.figures._checks import is_drawable, is_matrix, is_pair_of_numbers
-from regard.figures._color_scale import add_color_bar, paint, scale_position
-from regard.figures._label_fonts import token_labels
+from regard.figures._checks import check_finite, is_drawable, is_matrix, is_pair_of_numbers
+from regard.figures._color_scale import add_color_bar, paint
+from regard.figures._weights import weight_map
 from regard.figures.style import COLORS, Axes, Figure, PathArgument, finish, frame, new_figure, plain
-from regard.maps import Map, Maps, check_maps
+from regard.maps import Layout, Map, Maps, check_maps
 from regard.support.checks import check_sides, describe
 
 MOST_LAYERS, MOST_HEADS = 12, 12
+WIDEST = 12.0  # inches of an alignment
 
 
 def image_attention(
@@ -29,8 +31,8 @@ def image_attention(
     All heads share one color scale, relative to uniform attention over the tokens of the layer.
 
     Args:
-        maps: the maps of one pass over the image. Maps without a grid are omitted, and maps whose ``rows=`` do not include the
-            query; if none is left, the result is None.
+        maps: the maps of one pass over the image. Maps without a grid are omitted, maps from tokens that are no part of the
+            image (learned queries), and maps whose ``rows=`` do not include the query; if none is left, the result is None.
         image: the image for display.
         query: (row, column) of the query, on the grid of the first layer; the center by default. Layers with fewer
             tokens show the token at the same place. Layers with a class token show where the class token looks instead,
@@ -55,17 +57,17 @@ def image_attention(
     on_grid = [found for found in maps.values() if _is_on_grid(found, grid)]
     if not on_grid:
         return None
-    first = on_grid[0].layout(grid).grid
+    first = _asking(on_grid[0], grid).grid
     if query is not None and not all(0 <= at < size for at, size in zip(query, first, strict=True)):
         raise ValueError(f"query is {query}, but must lie on the grid {first} of the first layer")
 
     def place(found: Map) -> tuple[int, int]:
-        rows, columns = found.layout(grid).grid
+        rows, columns = _asking(found, grid).grid
         if query is None:
             return rows // 2, columns // 2
         return query[0] * rows // first[0], query[1] * columns // first[1]
 
-    shown = [found for found in on_grid if _row(found, found.layout(grid), place(found)) is not None][:MOST_LAYERS]
+    shown = [found for found in on_grid if _row(found, _asking(found, grid), place(found)) is not None][:MOST_LAYERS]
     if not shown:
         return None
     heads = min(MOST_HEADS, max(found.shape[1] for found in shown))
@@ -73,42 +75,59 @@ def image_attention(
     for panel in panels:
         panel.set_axis_off()
     top = float(max(found.shape[3] for found in shown))
+    rows = []
+    for found in shown:
+        check_finite(f"maps[{found.name!r}].weights", found.weights)
+        rows.append(found.weights[0, :, _row(found, _asking(found, grid), place(found))])
+    signed = any(bool((row < 0).any()) for row in rows)
     painted = None
-    for row, found in enumerate(shown):
-        line = panels[row * (heads + 1) : (row + 1) * (heads + 1)]
-        painted = _draw_layer(line, found, found.layout(grid), image, place(found), top)
-    seen = "the class token" if shown[0].layout(grid).prefix else "the marked token"
-    add_color_bar(figure, panels, painted, top, False, f"Where heads look from {seen}")
+    for number, (found, row) in enumerate(zip(shown, rows, strict=True)):
+        line = panels[number * (heads + 1) : (number + 1) * (heads + 1)]
+        _draw_image(line[0], found, _asking(found, grid), image, place(found))
+        painted = _draw_heads(line[1:], found, found.layout(grid), row, top, signed)
+    seen = "the class token" if _asking(shown[0], grid).prefix else "the marked token"
+    add_color_bar(figure, panels, painted, top, signed, f"Where heads look from {seen}")
     return finish(figure, path)
 
 
-def _draw_layer(panels: Sequence[Axes], found: Any, layout: Any, image: Tensor, at: tuple[int, int], top: float) -> Any:
-    """Draw the image with the query marked, then the weights of each head; returns the last image for the color bar."""
+def _draw_image(panel: Axes, found: Any, asking: Layout, image: Tensor, at: tuple[int, int]) -> None:
+    """The image with the query marked."""
     from matplotlib.patches import Rectangle
 
-    rows, columns = layout.grid
+    rows, columns = asking.grid
     pixels = image.permute(1, 2, 0).cpu().numpy()
-    panels[0].imshow(pixels if pixels.shape[2] == 3 else pixels[:, :, 0], cmap="gray", vmin=0, vmax=255)
-    panels[0].set_title(found.name.removesuffix(".inner").removesuffix(".attention"), fontsize=7)
-    if not layout.prefix and found.latest.shape[2] > 1:
+    panel.imshow(pixels if pixels.shape[2] == 3 else pixels[:, :, 0], cmap="gray", vmin=0, vmax=255)
+    panel.set_title(found.name.removesuffix(".inner").removesuffix(".attention"), fontsize=7)
+    if not asking.prefix and found.latest.shape[2] > 1:
         height, width = image.shape[1] / rows, image.shape[2] / columns
         corner = (at[1] * width - 0.5, at[0] * height - 0.5)  # pixels are drawn around whole numbers
-        panels[0].add_patch(Rectangle(corner, width, height, facecolor="none", edgecolor=COLORS[1]))
-    weights = found.weights[0, :, _row(found, layout, at), layout.prefix :]
+        panel.add_patch(Rectangle(corner, width, height, facecolor="none", edgecolor=COLORS[1]))
+
+
+def _draw_heads(panels: Sequence[Axes], found: Any, layout: Layout, weights: Tensor, top: float, signed: bool) -> Any:
+    """The weights of each head, (heads, keys); returns the last picture, for the color bar."""
     numbers = found.latest.heads or range(len(weights))
-    for number, row, panel in zip(numbers, weights, panels[1:], strict=False):
-        lift = plain(row).reshape(rows, columns) * found.shape[3]
-        painted = paint(panel, scale_position(lift, top))
+    for number, row, panel in zip(numbers, weights[:, layout.prefix :], panels, strict=False):
+        painted = paint(panel, plain(row).reshape(layout.grid) * found.shape[3], top, signed)
         panel.set_aspect("equal")
         frame(panel)
         panel.set_title(f"head {number}", fontsize=7)
     return painted
 
 
-def _row(found: Map, layout: Any, at: tuple[int, int]) -> int | None:
-    """The place of the query among the rows that were kept: the class token, or the one at this place of the grid."""
-    rows, queries = found.latest.rows, found.latest.shape[2]
-    number = 0 if layout.prefix or queries == 1 else at[0] * layout.grid[1] + at[1]
+def _asking(found: Map, grid: tuple[int, int] | None) -> Layout:
+    """The layout of the queries, which may be more tokens than the keys."""
+    return found.latest.query_layout or found.layout(grid)
+
+
+def _row(found: Map, asking: Layout, at: tuple[int, int]) -> int | None:
+    """The place of the query among the rows that were kept: the class token, or the one at this place of the grid. None if it
+    is not there, or if queries are no tokens of the grid; but a single one is drawn."""
+    rows = found.latest.rows
+    asked = found.latest.shape[2] if rows is None else found.latest.asked
+    if asked not in (None, 1, asking.tokens):
+        return None
+    number = 0 if asking.prefix or asked == 1 else at[0] * asking.grid[1] + at[1]
     if rows is None:
         return number
     return rows.index(number) if number in rows else None
@@ -116,7 +135,7 @@ def _row(found: Map, layout: Any, at: tuple[int, int]) -> int | None:
 
 def _is_on_grid(found: Any, grid: tuple[int, int] | None) -> bool:
     try:
-        return len(found.layout(grid).grid) == 2
+        return found.over == "tokens" and len(found.layout(grid).grid) == len(_asking(found, grid).grid) == 2
     except ValueError:
         return False
 
@@ -128,7 +147,8 @@ def alignment(
     *,
     path: PathArgument = None,
 ) -> Figure:
-    """The alignment of two sentences: how much each written token (rows) attends to each read token (columns).
+    """The alignment of two sentences: how much each written token (rows) attends to each read token (columns). Long sentences
+    are pooled, and have a label for every few tokens.
 
     >>> figure = regard.figures.alignment(torch.eye(2), ["a", " "], ["A", " "])
     >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
@@ -141,17 +161,11 @@ def alignment(
             raise TypeError(f"{name} must be strings, got {describe(tokens)}")
         if len(tokens) != count:
             raise ValueError(f"{name} is {describe(tokens)}, but must have {count} tokens, as weights has")
-    size = max(4.8, 0.16 * max(len(read), len(written)) + 1.6)  # the title fits
-    figure, [panel] = new_figure(1, 1, width=size, height=size)
-    top = float(weights.shape[1])
-    painted = paint(panel, scale_position(plain(weights) * top, top))
-    panel.set_aspect("equal")
-    for set_ticks, tokens in ((panel.set_xticks, read), (panel.set_yticks, written)):
-        names, fonts = token_labels(tokens)
-        set_ticks(range(len(tokens)), labels=names, fontsize=7, fontfamily=fonts)
-    panel.xaxis.tick_top()
-    panel.set_title("Attention of each written character to each one read", fontsize=9)
-    panel.set_xlabel("read", fontsize=8)
-    panel.set_ylabel("written", fontsize=8)
-    add_color_bar(figure, panel, painted, top, bool((weights < 0).any()), "")
-    return finish(figure, path)
+    check_finite("weights", weights)
+    visible = torch.full((len(written),), len(read))
+    title = "Attention of each written token to each one read"
+    width = min(WIDEST, max(4.8, 0.16 * len(read) + 1.6))
+    return finish(
+        weight_map(weights, visible, queries=written, keys=read, title=title, width=width, axes=("written", "read")),
+        path,
+    )

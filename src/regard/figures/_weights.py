@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.figures._color_scale import STOPS, Pool, add_color_bar, add_title, paint, pooled, scale_position
+from regard.figures._color_scale import MOST_CELLS, STOPS, Pool, add_color_bar, add_title, paint
 from regard.figures._label_fonts import drawn_title, token_labels
 from regard.figures.style import Figure, new_figure, plain, text_width
 
@@ -23,6 +23,7 @@ def weight_map(
     title: str = "",
     width: float = COLUMN,
     pool: Pool = "largest",
+    axes: tuple[str, str] = ("queries", "keys"),
 ) -> Figure:
     """A map, (queries, keys), with a label for each token and a color bar.
 
@@ -33,20 +34,22 @@ def weight_map(
         title: the title of the map.
         width: the width of the figure, in inches.
         pool: what a cell of a large map shows: its largest weight, or its mean, which is in proportion to its mass.
+        axes: what queries and keys are called.
     """
-    lift = pooled(plain(weights) * plain(visible)[:, None], pool=pool)
-    tall = width * min(1.6, 0.25 + lift.shape[0] / lift.shape[1])
+    lift = plain(weights) * plain(visible)[:, None]
+    sides = [min(count, MOST_CELLS) for count in weights.shape]
+    tall = width * min(1.6, 0.25 + sides[0] / sides[1])
     figure, (panel,) = new_figure(1, 1, width=width, height=max(tall, _least_height(keys, weights.shape[1])))
     top = float(visible.max())
-    box = (-0.5, weights.shape[1] - 0.5, weights.shape[0] - 0.5, -0.5)
-    shown = paint(panel, scale_position(lift, top), extent=box)
+    signed = bool((weights < 0).any())
+    shown = paint(panel, lift, top, signed, pool=pool)
     _labels(panel.xaxis, keys, weights.shape[1], 90)
     _labels(panel.yaxis, queries, weights.shape[0], 0)
     panel.xaxis.tick_top()
-    panel.set_xlabel("keys", fontsize=7)
+    panel.set_xlabel(axes[1], fontsize=7)
     panel.xaxis.set_label_position("top")
-    panel.set_ylabel("queries", fontsize=7)
-    add_color_bar(figure, panel, shown, top, bool((weights < 0).any()), title)
+    panel.set_ylabel(axes[0], fontsize=7)
+    add_color_bar(figure, panel, shown, top, signed, title)
     _thin_labels(figure, [(panel, weights, queries, keys)])
     return figure
 
@@ -77,9 +80,7 @@ def weight_maps(
     top = float(max(weights.shape[1] for weights in maps))
     shown = None
     for panel, weights, name, (asks, reads) in zip(panels, maps, titles, labels, strict=True):
-        box = (-0.5, weights.shape[1] - 0.5, weights.shape[0] - 0.5, -0.5)
-        places = scale_position(pooled(plain(weights) * top, pool=pool), top)
-        shown = paint(panel, places, signed=True, extent=box)
+        shown = paint(panel, plain(weights) * top, top, signed=True, pool=pool)
         _labels(panel.xaxis, reads, weights.shape[1], 90)
         _labels(panel.yaxis, asks, weights.shape[0], 0)
         said, fonts = drawn_title(name)
@@ -105,17 +106,18 @@ def weight_image(
     panels = 1 if image is None else 2
     sides = image.shape[0] / image.shape[1] if image is not None else row.shape[0] / row.shape[1]
     figure, found = new_figure(1, panels, width=width / panels, height=width / panels * sides + 0.6)
-    box = (-0.5, row.shape[1] - 0.5, row.shape[0] - 0.5, -0.5)
     if image is not None:
+        box = (-0.5, row.shape[1] - 0.5, row.shape[0] - 0.5, -0.5)
         found[0].imshow(image.numpy(), extent=box, aspect="auto")
-    shown = paint(found[-1], scale_position(plain(row) * visible, float(visible)), extent=box)
+    signed = bool((row < 0).any())
+    shown = paint(found[-1], plain(row) * visible, float(visible), signed)
     for panel in found:
         panel.set_xticks([])
         panel.set_yticks([])
         if query is not None:
             mark = Rectangle((query[1] - 0.5, query[0] - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=1.2)
             panel.add_patch(mark)
-    add_color_bar(figure, found, shown, float(visible), bool((row < 0).any()), title)
+    add_color_bar(figure, found, shown, float(visible), signed, title)
     return figure
 
 
@@ -145,11 +147,10 @@ def weight_segments(
     signed = any(bool((weights < 0).any()) for weights in pictures)
     shown = None
     for panel, weights, image in zip(found, pictures, images, strict=False):
-        box = (-0.5, weights.shape[1] - 0.5, weights.shape[0] - 0.5, -0.5)
         if image is not None:
+            box = (-0.5, weights.shape[1] - 0.5, weights.shape[0] - 0.5, -0.5)
             panel.imshow(image.float().mean(-1).numpy(), extent=box, aspect="auto", cmap="gray", vmin=0, vmax=255)
-        places = scale_position(plain(weights) * visible, float(visible))
-        shown = paint(panel, places, signed, extent=box, alpha=1.0 if image is None else 0.7)
+        shown = paint(panel, plain(weights) * visible, float(visible), signed, alpha=1.0 if image is None else 0.7)
         # As tall as the image is for its width, or with square patches.
         tall, wide = weights.shape if image is None else image.shape[:2]
         panel.set_aspect(tall / wide * weights.shape[1] / weights.shape[0])
@@ -181,6 +182,8 @@ def _labels(axis: Any, labels: Sequence[str] | None, count: int, turn: int, room
     every = max(1, math.ceil(count * LABEL / room))
     at = list(range(0, count, every))
     names, fonts = token_labels([str(number) if labels is None else labels[number] for number in at])
+    if all(text_width(name) == 1 for name in names) and 7 * len(at) <= room:
+        turn = 0  # lying on its side, the sign for a space looks like a letter
     axis.set_ticks(at, names, rotation=turn, fontsize=min(7.0, room / max(1, len(at))), fontfamily=fonts)
     axis.set_tick_params(length=0, pad=2)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from regard.figures._label_fonts import draw_all_scripts
 from regard.figures._plain_labels import plain_label as plain_label
 from regard.figures._plain_labels import text_width as text_width
+from regard.figures._wrapped_texts import wrap_texts
 from regard.support.checks import check_path
 
 if TYPE_CHECKING:
@@ -40,9 +41,10 @@ def new_figure(rows: int, columns: int, *, width: float, height: float, **option
 
 
 def finish(figure: Figure, path: PathArgument) -> Figure:
-    """Choose fonts for the characters of its texts, save the figure if a path is given (its suffix is the format; missing
-    folders are made), and return it."""
+    """Choose fonts for the characters of its texts, break long ones into lines, save the figure if a path is given (its suffix is
+    the format; missing folders are made), and return it."""
     draw_all_scripts(figure)
+    wrap_texts(figure)
     if path is not None:
         check_path("path", path)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
