@@ -131,7 +131,7 @@ def usable_for_places(x: Tensor, grid: tuple[int, ...]) -> bool:
 def usable_for_moments(x: Tensor, grid: tuple[int, ...]) -> bool:
     """Whether kernels can compute gradients of positions from queries, keys and values like x."""
     fits = x.dtype in _DTYPES and len(grid) <= 3 and x.shape[3] <= WIDEST and x.numel() > 0
-    return fits and _run_on(x.device.type)
+    return fits and x.shape[0] * x.shape[1] <= MOST_HEADS and _run_on(x.device.type)
 
 
 def usable_for_taps(x: Tensor, matrices: Sequence[Tensor]) -> bool:

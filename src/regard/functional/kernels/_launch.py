@@ -21,7 +21,7 @@ from regard.functional.kernels._setups import (
     pass_setups,
     plane_setups,
 )
-from regard.functional.kernels._tensors import empty_output, readable
+from regard.functional.kernels._tensors import empty_output, readable_as_plane
 
 
 def matrices(center: Tensor, sharpness: Tensor, plane: Plane, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -51,7 +51,7 @@ def matrices_gradient(
 
 def mix_forward(value: Tensor, rows: Tensor, columns: Tensor, plane: Plane) -> tuple[Tensor, Tensor]:
     """(output, intermediate result between the two passes, which is empty for a small plane)."""
-    value = readable(value)
+    value = readable_as_plane(value)
     out = empty_output(value, rows.shape[0], plane.row_outputs * plane.column_outputs)
     if plane.is_small and _plane_forward(value, rows, columns, out, plane) is not None:
         return out, value.new_empty(0)
@@ -65,7 +65,7 @@ def mix_backward(
     needs_value: bool, needs_matrices: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradients of the value and of both axes' matrices; the latter as partial sums (parts, heads, outputs, inputs)."""
-    grad, value = readable(grad), readable(value)
+    grad, value = readable_as_plane(grad), readable_as_plane(value)
     if not plane.is_small:
         return _passes_backward(grad, value, rows, columns, half, plane, needs_value, needs_matrices)
     if value.shape[1] == rows.shape[0]:

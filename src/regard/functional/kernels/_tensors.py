@@ -52,6 +52,11 @@ def readable(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(3) == 1 or tensor.shape[3] == 1 else tensor.contiguous()
 
 
+def readable_as_plane(tensor: Tensor) -> Tensor:
+    """The same for kernels that keep the distances between the tokens of an item in 32 bits."""
+    return readable(tensor if (tensor.shape[2] - 1) * tensor.stride(2) < 2**30 else tensor.contiguous())
+
+
 def empty_output(value: Tensor, heads: int, tokens: int) -> Tensor:
     """(batch, heads, tokens, width) with token-major strides, so that joining the heads for the output layer is a view."""
     return value.new_empty(value.shape[0], tokens, heads, value.shape[3]).transpose(1, 2)
