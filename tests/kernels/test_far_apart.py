@@ -38,7 +38,7 @@ CASES = {  # grid, sharpness, heads of values, axis matrices made elsewhere
 @pytest.mark.parametrize("case", CASES)
 def test_heads_far_apart(case):
     grid, sharpness, value_heads, given = CASES[case]
-    generator, dtype = torch.Generator().manual_seed(0), torch.float32 if "float32" in case else torch.bfloat16
+    generator, dtype = torch.Generator().manual_seed(0), torch.float32 if "float32" in case else torch.float16
     value = torch.randn(1, value_heads, math.prod(grid), 1, generator=generator).to(dtype)
     above = torch.randn(1, 3, math.prod(grid), 1, generator=generator).to(dtype)
     heads = torch.randn(3, len(grid), generator=generator), torch.full((3, len(grid)), sharpness)

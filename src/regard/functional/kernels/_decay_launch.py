@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.functional.kernels._decay import block_edges, block_sums
 from regard.functional.kernels._plain import aliases, plain_gradient
 from regard.functional.kernels._setups import precision
+from regard.functional.kernels._tensors import on_own_device
 
 # Below this rate the quotient of the closed form approaches 0 / 0, and the first terms of its series are accurate.
 SOFT = 1e-6
@@ -127,6 +128,7 @@ def inverse_norm_slope(rate: Tensor, n: int, sides: SeenSides) -> Tensor:
     return slope.float()
 
 
+@on_own_device
 def sums(
     x: Tensor, z: Tensor | None, rate: Tensor, scale: Tensor | None, slope: Tensor | None, sides: SeenSides, step: float,
     out: Tensor, *, out_z: Tensor | None = None, scale_out: bool = False, factor: Tensor | None = None,

@@ -21,9 +21,10 @@ from regard.functional.kernels._setups import (
     pass_setups,
     plane_setups,
 )
-from regard.functional.kernels._tensors import empty_output, readable_as_plane
+from regard.functional.kernels._tensors import empty_output, on_own_device, readable_as_plane
 
 
+@on_own_device
 def matrices(center: Tensor, sharpness: Tensor, plane: Plane, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The axis matrices, (heads, rows, rows) and (heads, columns, columns)."""
     heads, rows, columns = center.shape[0], plane.row_inputs, plane.column_inputs
@@ -35,6 +36,7 @@ def matrices(center: Tensor, sharpness: Tensor, plane: Plane, dtype: torch.dtype
     return made
 
 
+@on_own_device
 def matrices_gradient(
     center: Tensor, sharpness: Tensor, plane: Plane, by_rows: Tensor, by_columns: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -49,6 +51,7 @@ def matrices_gradient(
     return total[0].to(center.dtype), total[1].to(sharpness.dtype)
 
 
+@on_own_device
 def mix_forward(value: Tensor, rows: Tensor, columns: Tensor, plane: Plane) -> tuple[Tensor, Tensor]:
     """(output, intermediate result between the two passes, which is empty for a small plane)."""
     value = readable_as_plane(value)
@@ -60,6 +63,7 @@ def mix_forward(value: Tensor, rows: Tensor, columns: Tensor, plane: Plane) -> t
     return out, value.new_empty(0) if plane.is_small else half
 
 
+@on_own_device
 def mix_backward(
     grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor, half: Tensor, plane: Plane,
     needs_value: bool, needs_matrices: bool,

@@ -1,12 +1,16 @@
 """Helpers that launches use on tensors. A separate file, so that importing it does not import Triton."""
 
+import functools
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 _NOTHING = nullcontext()
+Rest = ParamSpec("Rest")
+Result = TypeVar("Result")
 
 
 def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
@@ -14,6 +18,19 @@ def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
     if not x.is_cuda or x.get_device() == torch.cuda.current_device():
         return _NOTHING
     return torch.cuda.device(x.device)
+
+
+def on_own_device(
+    launching: Callable[Concatenate[Tensor, Rest], Result],
+) -> Callable[Concatenate[Tensor, Rest], Result]:
+    """The function, called with the device of its first argument current."""
+
+    @functools.wraps(launching)
+    def call(x: Tensor, *rest: Rest.args, **named: Rest.kwargs) -> Result:
+        with on_device_of(x):
+            return launching(x, *rest, **named)
+
+    return call
 
 
 def raw_stream(x: Tensor) -> int:
