@@ -26,7 +26,7 @@ def on_own_device(
     """The function, called with the device of its first argument current."""
 
     @functools.wraps(launching)
-    def call(x: Tensor, *rest: Rest.args, **named: Rest.kwargs) -> Result:
+    def call(x: Tensor, /, *rest: Rest.args, **named: Rest.kwargs) -> Result:
         with on_device_of(x):
             return launching(x, *rest, **named)
 
