@@ -63,6 +63,8 @@ def test_what_exceeds_a_launch_grid_goes_the_plain_way():
     assert not kernels.usable_for_moments(content, (2,))
     assert not kernels.usable_for_places(content, (2,))
     assert kernels.usable_for_moments(content[1:], (2,))
+    assert kernels.usable_for_scans(torch.empty(1, 1, 1, 64 * 65535))
+    assert not kernels.usable_for_scans(torch.empty(1, 1, 1, 64 * 65536))
     form = WideForm(1, 1, 1, 1, (AxisSizes(100, 100, 4, 0, 99),), (), (), (), torch.float32, torch.device("cpu"))
     assert form.is_launchable
     assert not form._replace(batch=2**16).is_launchable

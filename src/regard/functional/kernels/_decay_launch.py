@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.functional.kernels._decay import block_edges, block_sums
+from regard.functional.kernels._limits import MOST_CHANNELS
 from regard.functional.kernels._plain import aliases, plain_gradient
 from regard.functional.kernels._setups import precision
 from regard.functional.kernels._tensors import on_own_device
@@ -137,7 +138,7 @@ def sums(
     to ``out_z``; with ``factor``, Σ Z · factor is returned instead, as one partial sum per program."""
     items, heads, n, width = x.shape
     block = 64 if x.dtype == torch.float32 else 128
-    blocks, channels = -(-n // block), min(64, max(16, 1 << (width - 1).bit_length()))
+    blocks, channels = -(-n // block), min(MOST_CHANNELS, max(16, 1 << (width - 1).bit_length()))
     has_z = z is not None or slope is not None
     grid = (blocks * items * heads, -(-width // channels))
     # The kernels do not access arguments whose flag is off, so any tensor can take their place.
