@@ -61,8 +61,9 @@ def test_infinite_entries_count_as_the_largest_number():
 
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("by", ["keep", "bias"])
-def test_what_hidden_keys_hold_has_no_effect(bad, by):
-    query, key, value = (torch.randn(2, 3, 4, 8, dtype=torch.float64) for _ in range(3))
+@pytest.mark.parametrize("width", [8, 0])  # of queries and keys: 0 for attention by a bias alone
+def test_what_hidden_keys_hold_has_no_effect(bad, by, width):
+    query, key, value = (torch.randn(2, 3, 4, n, dtype=torch.float64) for n in (width, width, 8))
     keep = torch.ones(4, 4, dtype=torch.bool)
     keep[:, 1] = False
     mask = {"keep": keep} if by == "keep" else {"bias": torch.zeros(4, 4).double().masked_fill(~keep, -math.inf)}

@@ -348,3 +348,21 @@ def test_an_empty_batch_has_an_empty_output_and_gradients_of_zero(grid, batch, w
         assert out.shape == (batch, 3, math.prod(grid), width)
         assert by_value.shape == value.shape
         assert not any(grad.any() for grad in by_heads)
+
+
+def test_sums_over_a_long_axis_keep_their_digits():
+    """Added up one after the other, a hundred thousand numbers with a mean lost two digits of outputs, and a third of the
+    gradient by sharpness, in which the mean cancels."""
+    tokens = 200_000
+    generator = torch.Generator().manual_seed(0)
+    value = 30 + torch.randn(1, 1, tokens, 2, generator=generator)
+    sharpness = torch.zeros(1, 1, requires_grad=True)
+    plan = plan_for(torch.zeros(1, 1), sharpness, (tokens,), torch.float32)
+    assert plan.heads[0].nodes
+    out = gaussian_attention(value, torch.zeros(1, 1), sharpness, (tokens,), plan=plan)
+    exact = value.double()
+    torch.testing.assert_close(out.double(), exact.mean(2, keepdim=True).expand_as(exact), atol=0, rtol=1e-6)
+    (found,) = torch.autograd.grad(out.sum(), sharpness)
+    squares = torch.arange(tokens, dtype=torch.float64).sub((tokens - 1) / 2).square()
+    expected = -((squares - squares.mean()) @ exact[0, 0].sum(1))  # of −Σ_q Σ_k ((k − q)² − its mean) v_k / tokens
+    torch.testing.assert_close(found.double().squeeze(), expected, atol=0, rtol=0.1)

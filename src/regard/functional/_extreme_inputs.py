@@ -18,7 +18,7 @@ def has_extreme_inputs(
 ) -> bool:
     """Whether the fast paths may overflow, or spread infinite or NaN values that a mask hides. Values are read only on the
     CPU in eager mode; elsewhere this is False."""
-    if not (values_are_readable(query) and values_are_readable(key)) or not (query.numel() and key.numel()):
+    if not (values_are_readable(query) and values_are_readable(key)):
         return False
     scale = 1.0
     if isinstance(beta, Tensor):
@@ -40,6 +40,8 @@ def has_extreme_inputs(
 
 
 def _largest(x: Tensor) -> float:
+    if not x.numel():
+        return 0.0
     low, high = torch.aminmax(x.detach())
     return float(max(-low.item(), high.item())) if not math.isnan(high.item()) else math.nan
 
@@ -69,7 +71,7 @@ def careful_attention(
         hidden = ~open_keys.any(-2)  # keys that no query of this head sees
         key = key.masked_fill(hidden.unsqueeze(-1), 0.0)
         query, key = (x.nan_to_num(nan=math.nan).double() for x in (query, key))
-        sizes = [max(_largest(x), 1e-300) if x.numel() and not x.isnan().any() else 1.0 for x in (query, key)]
+        sizes = [1.0 if x.isnan().any() else max(_largest(x), 1e-300) for x in (query, key)]
         scores = (query / sizes[0]) @ (key / sizes[1]).mT
         logits = _logits(scores, beta, sizes[0], sizes[1], bias, open_keys)
         weights = masked_softmax(logits, open_keys)

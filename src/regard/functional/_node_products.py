@@ -8,6 +8,9 @@ from torch import Tensor
 
 from regard.support import huge_pages
 
+# How many products are added up one after the other on a CPU: of a million, float32 would keep no more than four digits.
+MOST_STEPS = 2**10
+
 # ``matrix[h] @ x[b, h, i]`` for all b, h and i, where a single matrix serves all heads, and a single head of x all matrices.
 Multiply = Callable[
     [Float[Tensor, "_ rows steps"], Float[Tensor, "batch _ before steps columns"]],
@@ -26,7 +29,13 @@ def by_torch(matrix: Tensor, x: Tensor) -> Tensor:
 
 def by_items(matrix: Tensor, x: Tensor) -> Tensor:
     """On a CPU, without derivatives: a copy of the matrices for each item would take longer than their products."""
-    heads, rows, _ = matrix.shape
+    heads, rows, steps = matrix.shape
+    if steps > MOST_STEPS:
+        first, *others = zip(matrix.split(MOST_STEPS, 2), x.split(MOST_STEPS, 3), strict=True)
+        total = by_items(*first)
+        for part in others:
+            total += by_items(*part)
+        return total
     batch, given, before, _, columns = x.shape
     out = huge_pages.empty(batch, max(heads, given), before, rows, columns, like=x)
     if heads == 1:

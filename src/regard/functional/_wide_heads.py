@@ -173,7 +173,7 @@ def wide_heads(
     if kernels.usable_for_nodes(value, build):
         value = kernels.readable(value)
         form = _form(value, center, sharpness, axes)
-        if form.most_items <= kernels.MOST_HEADS:
+        if form.is_launchable:
             return _ByKernels.apply(value, center, sharpness, axes, form)  # type: ignore[no-any-return]
     return _ByProducts.apply(value, center, sharpness, axes)  # type: ignore[no-any-return]
 
@@ -194,7 +194,7 @@ _RANGES = TensorCache(64)
 def _coordinates(call: GaussianCall, axis: int, dtype: torch.dtype) -> Float[Tensor, " outputs"]:
     """Of the queries of one axis."""
     if call.queries is not None:
-        return call.queries[axis].to(dtype)
+        return call.queries[axis].to(dtype).contiguous()  # as the kernels read it
     size, device = call.grid[axis], call.center.device
     return _RANGES.get((size, dtype, device), device, lambda: torch.arange(size, dtype=dtype, device=device))
 

@@ -35,7 +35,7 @@ from torch import Tensor
 from regard.functional.kernels._call_cache import cached_attention, is_repeatable
 from regard.functional.kernels._carriers import PIECES as PIECES
 from regard.functional.kernels._carriers import Carriers as Carriers
-from regard.functional.kernels._limits import LARGEST_AXIS, SMALL_SIDE
+from regard.functional.kernels._limits import LARGEST_AXIS, MOST_CHANNELS, MOST_PROGRAMS, SMALL_SIDE
 from regard.functional.kernels._map_launch import MOST_HEADS as MOST_HEADS
 from regard.functional.kernels._map_launch import WIDEST as WIDEST
 from regard.functional.kernels._map_launch import ScoreTensors as ScoreTensors
@@ -131,7 +131,7 @@ def usable_for_places(x: Tensor, grid: tuple[int, ...]) -> bool:
 def usable_for_moments(x: Tensor, grid: tuple[int, ...]) -> bool:
     """Whether kernels can compute gradients of positions from queries, keys and values like x."""
     fits = x.dtype in _DTYPES and len(grid) <= 3 and x.shape[3] <= WIDEST and x.numel() > 0
-    return fits and _run_on(x.device.type)
+    return fits and x.shape[0] * x.shape[1] <= MOST_HEADS and _run_on(x.device.type)
 
 
 def usable_for_taps(x: Tensor, matrices: Sequence[Tensor]) -> bool:
@@ -245,7 +245,8 @@ def usable_for_scans(x: Tensor) -> bool:
     """Whether kernels can compute decayed averages of (items, heads, tokens, width). Compilers get plain operations instead."""
     if torch.compiler.is_compiling() or is_exporting() or is_transformed():
         return False
-    return x.dtype in _DTYPES and _run_on(x.device.type) and x.numel() > 0 and torch._C._len_torch_dispatch_stack() == 0
+    fits = x.dtype in _DTYPES and x.numel() > 0 and x.shape[3] <= MOST_CHANNELS * MOST_PROGRAMS
+    return fits and _run_on(x.device.type) and torch._C._len_torch_dispatch_stack() == 0
 
 
 def decayed_average(x: Tensor, rate: Tensor, side: str, plain: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

@@ -31,7 +31,7 @@ def pass_forward(
     BLOCK_OUTPUTS: tl.constexpr, BLOCK_INPUTS: tl.constexpr, BLOCK_OTHER: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    head = tl.program_id(0)
+    head = tl.program_id(0).to(tl.int64)
     m, k = tl.arange(0, BLOCK_OUTPUTS), tl.arange(0, BLOCK_INPUTS)
     matrix = tl.load(
         a + head * (OUTPUTS * INPUTS) + m[:, None] * INPUTS + k[None, :],
@@ -59,7 +59,7 @@ def pass_backward(
     BLOCK_OUTPUTS: tl.constexpr, BLOCK_INPUTS: tl.constexpr, BLOCK_OTHER: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    head, heads = tl.program_id(0), tl.num_programs(0)
+    head, heads = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     m, k = tl.arange(0, BLOCK_OUTPUTS), tl.arange(0, BLOCK_INPUTS)
     transposed = tl.load(
         a + head * (OUTPUTS * INPUTS) + m[None, :] * INPUTS + k[:, None],
@@ -86,7 +86,7 @@ def pass_backward(
                 back.to(grad_x.dtype.element_ty), mask=inside[None, :] & (k < INPUTS)[:, None],
             )  # fmt: skip
     if NEEDS_A:
-        partial = grad_a + (tl.program_id(1) * heads + head).to(tl.int64) * (OUTPUTS * INPUTS)
+        partial = grad_a + (tl.program_id(1) * heads + head) * (OUTPUTS * INPUTS)
         tl.store(
             partial + m[:, None] * INPUTS + k[None, :], total,
             mask=(m < OUTPUTS)[:, None] & (k < INPUTS)[None, :],

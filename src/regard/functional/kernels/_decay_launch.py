@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from regard.functional.kernels._decay import block_edges, block_sums
+from regard.functional.kernels._limits import MOST_CHANNELS
 from regard.functional.kernels._plain import aliases, plain_gradient
 from regard.functional.kernels._setups import precision
+from regard.functional.kernels._tensors import on_own_device
 
 # Below this rate the quotient of the closed form approaches 0 / 0, and the first terms of its series are accurate.
 SOFT = 1e-6
@@ -127,6 +129,7 @@ def inverse_norm_slope(rate: Tensor, n: int, sides: SeenSides) -> Tensor:
     return slope.float()
 
 
+@on_own_device
 def sums(
     x: Tensor, z: Tensor | None, rate: Tensor, scale: Tensor | None, slope: Tensor | None, sides: SeenSides, step: float,
     out: Tensor, *, out_z: Tensor | None = None, scale_out: bool = False, factor: Tensor | None = None,
@@ -135,7 +138,7 @@ def sums(
     to ``out_z``; with ``factor``, Σ Z · factor is returned instead, as one partial sum per program."""
     items, heads, n, width = x.shape
     block = 64 if x.dtype == torch.float32 else 128
-    blocks, channels = -(-n // block), min(64, max(16, 1 << (width - 1).bit_length()))
+    blocks, channels = -(-n // block), min(MOST_CHANNELS, max(16, 1 << (width - 1).bit_length()))
     has_z = z is not None or slope is not None
     grid = (blocks * items * heads, -(-width // channels))
     # The kernels do not access arguments whose flag is off, so any tensor can take their place.

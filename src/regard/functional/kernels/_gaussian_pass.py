@@ -109,7 +109,7 @@ def axis_forward(
     of programs loops over all tiles of all heads, so that the launch costs little if no head is wide."""
     some = wide_heads(center, sharpness, heads, c_head, c_axis, s_head, s_axis, axis, NEGLIGIBLE, SIZE, ROOM)
     for t in range(tl.program_id(0), tl.where(some > 0, tiles * heads, 0), tl.num_programs(0)):
-        head, tile = t % heads, t // heads
+        head, tile = (t % heads).to(tl.int64), t // heads
         whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
         reach = reach_of(alpha, NEGLIGIBLE, SIZE)
         if not is_local(whole, reach, ROOM):
@@ -215,7 +215,7 @@ def axis_backward(
             here = inside[None, :] & (k < SIZE)[:, None]
             values = tl.zeros((BK, BO * BW), x.dtype.element_ty)
             if NEEDS_HEADS:
-                own = x + item * x_item + first_head * x_head + (token * x_token + channel)[None, :]
+                own = x + item * x_item + tl.cast(first_head, tl.int64) * x_head + (token * x_token + channel)[None, :]
                 values = tl.load(own + (k.to(tl.int64) * after * x_token)[:, None], mask=here, other=0.0)
             place_k = tl.minimum(k, SIZE - 1).to(tl.float32)[:, None]  # inputs outside have value 0
             back = tl.zeros((BK, BO * BW), tl.float32)
@@ -224,7 +224,9 @@ def axis_backward(
                 reach = reach_of(alpha, NEGLIGIBLE, SIZE)
                 begin, end = outputs_of(low, tl.minimum(low + BK, SIZE) - 1, reach, whole, SIZE)
                 scale = -alpha * 1.4426950408889634
-                source = grad_y + item * y_item + head * y_head + (token * y_token + channel)[None, :]
+                source = (
+                    grad_y + item * y_item + tl.cast(head, tl.int64) * y_head + (token * y_token + channel)[None, :]
+                )
                 by_delta = tl.zeros((BK, BM), tl.float32)
                 by_alpha = tl.zeros((BK, BM), tl.float32)
                 for start in range(begin, end, BM):
@@ -252,7 +254,12 @@ def axis_backward(
                     tl.store(place, 2.0 * alpha * tl.sum(tl.sum(by_delta, 1), 0))
                     tl.store(place + programs, -tl.sum(tl.sum(by_alpha, 1), 0))
             if NEEDS_X:
-                target = grad_x + item * gx_item + first_head * gx_head + (token * gx_token + channel)[None, :]
+                target = (
+                    grad_x
+                    + item * gx_item
+                    + tl.cast(first_head, tl.int64) * gx_head
+                    + (token * gx_token + channel)[None, :]
+                )
                 tl.store(
                     target + (k.to(tl.int64) * after * gx_token)[:, None], back.to(grad_x.dtype.element_ty), mask=here
                 )

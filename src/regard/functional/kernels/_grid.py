@@ -9,11 +9,19 @@ from torch import Tensor
 from regard.functional.kernels._call_cache import key_of, remember
 from regard.functional.kernels._grid_plan import Backward, Forward, plan_of
 from regard.functional.kernels._plain import aliases, plain_gradient, plain_grid
-from regard.functional.kernels._tensors import empty_output, is_aligned, on_device_of, raw_stream, readable
+from regard.functional.kernels._tensors import (
+    empty_output,
+    is_aligned,
+    on_device_of,
+    on_own_device,
+    raw_stream,
+    readable,
+)
 
 Saved = list[Tensor]
 
 
+@on_own_device
 def forward(value: Tensor, center: Tensor, sharpness: Tensor, grid: tuple[int, ...]) -> tuple[Tensor, Saved]:
     """(output, intermediate results between the passes). Raises ``MemoryError`` if no kernel for a pass fits the GPU."""
     x = readable(value)
@@ -40,6 +48,7 @@ def run_forward(plan: Forward, x: Tensor, center: Tensor, sharpness: Tensor) -> 
     return between.pop(), between
 
 
+@on_own_device
 def backward(
     grad: Tensor, value: Tensor, center: Tensor, sharpness: Tensor, saved: Saved, grid: tuple[int, ...],
     needs_value: bool, needs_heads: bool, in_place: bool,

@@ -21,9 +21,10 @@ from regard.functional.kernels._setups import (
     pass_setups,
     plane_setups,
 )
-from regard.functional.kernels._tensors import empty_output, readable
+from regard.functional.kernels._tensors import empty_output, on_own_device, readable_as_plane
 
 
+@on_own_device
 def matrices(center: Tensor, sharpness: Tensor, plane: Plane, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The axis matrices, (heads, rows, rows) and (heads, columns, columns)."""
     heads, rows, columns = center.shape[0], plane.row_inputs, plane.column_inputs
@@ -35,6 +36,7 @@ def matrices(center: Tensor, sharpness: Tensor, plane: Plane, dtype: torch.dtype
     return made
 
 
+@on_own_device
 def matrices_gradient(
     center: Tensor, sharpness: Tensor, plane: Plane, by_rows: Tensor, by_columns: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -49,9 +51,10 @@ def matrices_gradient(
     return total[0].to(center.dtype), total[1].to(sharpness.dtype)
 
 
+@on_own_device
 def mix_forward(value: Tensor, rows: Tensor, columns: Tensor, plane: Plane) -> tuple[Tensor, Tensor]:
     """(output, intermediate result between the two passes, which is empty for a small plane)."""
-    value = readable(value)
+    value = readable_as_plane(value)
     out = empty_output(value, rows.shape[0], plane.row_outputs * plane.column_outputs)
     if plane.is_small and _plane_forward(value, rows, columns, out, plane) is not None:
         return out, value.new_empty(0)
@@ -60,12 +63,13 @@ def mix_forward(value: Tensor, rows: Tensor, columns: Tensor, plane: Plane) -> t
     return out, value.new_empty(0) if plane.is_small else half
 
 
+@on_own_device
 def mix_backward(
     grad: Tensor, value: Tensor, rows: Tensor, columns: Tensor, half: Tensor, plane: Plane,
     needs_value: bool, needs_matrices: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradients of the value and of both axes' matrices; the latter as partial sums (parts, heads, outputs, inputs)."""
-    grad, value = readable(grad), readable(value)
+    grad, value = readable_as_plane(grad), readable_as_plane(value)
     if not plane.is_small:
         return _passes_backward(grad, value, rows, columns, half, plane, needs_value, needs_matrices)
     if value.shape[1] == rows.shape[0]:

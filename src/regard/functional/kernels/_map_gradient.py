@@ -17,7 +17,7 @@ def map_gradient(
     BLOCK_OUTPUTS: tl.constexpr, BLOCK_INPUTS: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    head, worker, workers = tl.program_id(0), tl.program_id(2), tl.num_programs(2)
+    head, worker, workers = tl.program_id(0).to(tl.int64), tl.program_id(2), tl.num_programs(2)
     q = tl.program_id(1) * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
     k, e = tl.arange(0, BLOCK_INPUTS), tl.arange(0, BLOCK_WIDTH)
     total = tl.zeros((BLOCK_OUTPUTS, BLOCK_INPUTS), tl.float32)
@@ -33,7 +33,7 @@ def map_gradient(
             mask=(k < INPUTS)[:, None] & (channel < width)[None, :], other=0.0,
         )  # fmt: skip
         total = tl.dot(upstream, tl.trans(values), total, input_precision=PRECISION)
-    own = partial + (worker * heads + head).to(tl.int64) * (OUTPUTS * INPUTS)
+    own = partial + (worker * heads + head) * (OUTPUTS * INPUTS)
     tl.store(
         own + q[:, None] * INPUTS + k[None, :], total, mask=(q < OUTPUTS)[:, None] & (k < INPUTS)[None, :]
     )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.functional.kernels._limits import MOST_PROGRAMS
 from regard.functional.kernels._tensors import is_aligned, on_device_of, power_of_two, raw_stream, rows_of
 
 # Functions of torch that run at each attention: looking them up takes as long as calling them. A build without CUDA has none.
@@ -16,7 +17,7 @@ _stream_of: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 _current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
 _FAR = 1 << 30  # a distance limit that hides nothing
 WIDEST = 256  # largest width of a head
-MOST_HEADS = 65535  # batch · heads: CUDA's limit for the second axis of a launch grid
+MOST_HEADS = MOST_PROGRAMS  # batch · heads
 
 
 @dataclass(frozen=True)

@@ -38,12 +38,12 @@ def node_weights(
     by_center = 2.0 * alpha * step
     by_center = weight * (by_center - tl.sum(weight * by_center * total[None, :], 1)[:, None])
     by_sharpness = weight * (tl.sum(weight * square * total[None, :], 1)[:, None] - square)
-    each = heads * outputs * nodes  # twice this may be more than 32 bits hold, so it is added twice
+    each = tl.cast(heads, tl.int64) * outputs * nodes
     place = weights + (head.to(tl.int64) * outputs + o[:, None]) * nodes + m[None, :]
     inside = (o < outputs)[:, None] & known[None, :]
     tl.store(place, weight.to(weights.dtype.element_ty), inside)
     tl.store(place + each, by_center.to(weights.dtype.element_ty), inside)
-    tl.store(place + each + each, by_sharpness.to(weights.dtype.element_ty), inside)
+    tl.store(place + 2 * each, by_sharpness.to(weights.dtype.element_ty), inside)
 
 
 @triton.jit
@@ -93,7 +93,7 @@ def gather_rows(
     m = tl.program_id(2) * BR + tl.arange(0, BR)
     other, channel, inside = columns_of(tl.program_id(0), others, width, width_tiles, BO, BW)
     source = grad + item * g_item + head * g_head + (other.to(tl.int64) * g_other + channel)[None, :]
-    own, each = weights + head * outputs * nodes + m[:, None], heads * outputs * nodes
+    own, each = weights + head * outputs * nodes + m[:, None], tl.cast(heads, tl.int64) * outputs * nodes
     mixed = tl.zeros((BR, BO * BW), tl.float32)
     by_center, by_sharpness = mixed, mixed
     for start in range(0, outputs, BK):
@@ -104,7 +104,7 @@ def gather_rows(
         place = own + k[None, :] * nodes
         mixed = tl.dot(tl.load(place, there, 0.0), values, mixed, input_precision=PRECISION)
         by_center = tl.dot(tl.load(place + each, there, 0.0), values, by_center, input_precision=PRECISION)
-        by_sharpness = tl.dot(tl.load(place + each + each, there, 0.0), values, by_sharpness, input_precision=PRECISION)
+        by_sharpness = tl.dot(tl.load(place + 2 * each, there, 0.0), values, by_sharpness, input_precision=PRECISION)
     kept = inside[None, :] & (m < nodes)[:, None]
     start_of = entered + (item * e_item + head * e_head + (other.to(tl.int64) * e_other + channel)[None, :])
     known = tl.load(start_of + (m.to(tl.int64) * e_node)[:, None], kept, 0.0).to(tl.float32)

@@ -11,7 +11,10 @@ from typing import NamedTuple
 
 import torch
 
+from regard.functional.kernels._limits import MOST_PROGRAMS
+
 COLUMNS = 128  # of a tile: channels of some others
+SHORTEST_TILE = 64  # rows of a product, on a long axis
 
 
 class Strides(NamedTuple):
@@ -83,8 +86,12 @@ class WideForm(NamedTuple):
         return math.prod(each.nodes for each in self.axes[:axis])
 
     @property
-    def most_items(self) -> int:
-        return self.batch * max(self.heads, self.value_heads * self.before(len(self.axes) - 1))
+    def is_launchable(self) -> bool:
+        """Whether items and tiles are within CUDA's limits of a launch grid, and what lies within a head, within 32 bits."""
+        items = self.batch * max(self.heads, self.value_heads * self.before(len(self.axes) - 1))
+        longest = max(max(axis.inputs, axis.outputs) for axis in self.axes)
+        matrices = max(max(axis.inputs, axis.outputs) * axis.nodes for axis in self.axes)
+        return items <= MOST_PROGRAMS and longest <= MOST_PROGRAMS * SHORTEST_TILE and matrices < 2**31
 
     @property
     def inputs(self) -> int:

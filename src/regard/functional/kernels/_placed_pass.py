@@ -130,7 +130,7 @@ def joined_rows(
         item = (first + step).to(tl.int64)
         whole = item * heads + head
         to = out + (whole * tokens + rows)[:, None] * (total * UNIT)
-        content = tl.load(at + item * (x_item * UNIT), live[:, None] & (d < width)[None, :], 0.0)
+        content = tl.load(at + item * x_item * UNIT, live[:, None] & (d < width)[None, :], 0.0)
         tl.store(to + d[None, :], content, live[:, None] & (d < width)[None, :])
         extra = tile
         if MASKED and ROLE != 2:

@@ -85,9 +85,13 @@ def plane_forward(
             column = load_matrix(columns, head, C_OUT, C_IN, BC_OUT, BC_IN)
             half = tl.dot(row, values, input_precision=PRECISION).to(x.dtype.element_ty)
             mixed = tl.dot(column, turn(half, BR_OUT, BC_IN, BE), input_precision=PRECISION)
-            tl.store(y + item * y_item + head * y_head + target, mixed.to(y.dtype.element_ty), mask=outside)
+            tl.store(
+                y + item * y_item + tl.cast(head, tl.int64) * y_head + target,
+                mixed.to(y.dtype.element_ty),
+                mask=outside,
+            )
     else:
-        head = tl.program_id(0)
+        head = tl.program_id(0).to(tl.int64)
         row = load_matrix(rows, head, R_OUT, R_IN, BR_OUT, BR_IN)
         column = load_matrix(columns, head, C_OUT, C_IN, BC_OUT, BC_IN)
         for tile in range(tl.program_id(1), tiles, tl.num_programs(1)):
@@ -122,7 +126,9 @@ def plane_backward(
         above, outside = by_columns(y_token, channel, width, R_OUT, C_OUT, BR_OUT, BC_OUT, BE)
         back = tl.zeros((BR_IN, BC_IN * BE), tl.float32)
         for head in range(heads):
-            upstream = tl.load(grad_y + item * y_item + head * y_head + above, mask=outside, other=0.0)
+            upstream = tl.load(
+                grad_y + item * y_item + tl.cast(head, tl.int64) * y_head + above, mask=outside, other=0.0
+            )
             column = load_transposed(columns, head, C_OUT, C_IN, BC_OUT, BC_IN)
             through = tl.dot(column, upstream, input_precision=PRECISION).to(x.dtype.element_ty)
             row = load_transposed(rows, head, R_OUT, R_IN, BR_OUT, BR_IN)
@@ -130,7 +136,7 @@ def plane_backward(
         target, inside = by_rows(gx_token, channel, width, R_IN, C_IN, BR_IN, BC_IN, BE)
         tl.store(grad_x + item * gx_item + target, back.to(grad_x.dtype.element_ty), mask=inside)
     else:
-        head = tl.program_id(0)
+        head = tl.program_id(0).to(tl.int64)
         row = load_matrix(rows, head, R_OUT, R_IN, BR_OUT, BR_IN)
         row_back = load_transposed(rows, head, R_OUT, R_IN, BR_OUT, BR_IN)
         column_back = load_transposed(columns, head, C_OUT, C_IN, BC_OUT, BC_IN)
@@ -157,6 +163,6 @@ def plane_backward(
                     grad_x + item * gx_item + head * gx_head + target, back.to(grad_x.dtype.element_ty), mask=inside
                 )
         if NEEDS_A:
-            own = (tl.program_id(1) * heads + head).to(tl.int64)
+            own = tl.program_id(1) * heads + head
             tl.store(grad_rows + own * (R_OUT * R_IN) + row_place, row_sum, mask=row_inside)
             tl.store(grad_columns + own * (C_OUT * C_IN) + column_place, column_sum, mask=column_inside)

@@ -47,7 +47,7 @@ def stream_forward(
     SIZE: tl.constexpr, NEGLIGIBLE: tl.constexpr, PRECISION: tl.constexpr, WHOLE: tl.constexpr,
     BM: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr, REVERSED: tl.constexpr,
 ):  # fmt: skip
-    program, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    program, head = tl.program_id(0) // heads, (tl.program_id(0) % heads).to(tl.int64)
     row, many, part, parts = share_of(program, first, borders, inner, each, rest)
     whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
     reach = reach_of(alpha, NEGLIGIBLE, SIZE)
@@ -101,7 +101,7 @@ def stream_backward(
 
     A program reads x only in tiles whose gradient it writes, so the gradient may overwrite x.
     """
-    program, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    program, head = tl.program_id(0) // heads, (tl.program_id(0) % heads).to(tl.int64)
     row, many, part, parts = share_of(program, first, borders, inner, each, rest)
     whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
     reach = reach_of(alpha, NEGLIGIBLE, SIZE)

@@ -30,11 +30,11 @@ def axis_taps(
         tile = tl.load(source, seen, 0.0)
         for tap in tl.static_range(TAPS):
             found = tl.dot(tile, tl.load(table + tap * m_tap, used, 0.0))
-            tl.store(target + tap * y_tap, found.to(y.dtype.element_ty), kept)
+            tl.store(target + tl.cast(tap, tl.int64) * y_tap, found.to(y.dtype.element_ty), kept)
     else:
         total = tl.zeros([BL, BO], tl.float32)
         for tap in tl.static_range(TAPS):
-            tile = tl.load(source + tap * x_tap, seen, 0.0)
+            tile = tl.load(source + tl.cast(tap, tl.int64) * x_tap, seen, 0.0)
             total = tl.dot(tile, tl.load(table + tap * m_tap, used, 0.0), total)
         if BIASED:
             total += tl.load(bias + between, here, 0.0).to(tl.float32)

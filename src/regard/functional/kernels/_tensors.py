@@ -1,12 +1,16 @@
 """Helpers that launches use on tensors. A separate file, so that importing it does not import Triton."""
 
+import functools
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 _NOTHING = nullcontext()
+Rest = ParamSpec("Rest")
+Result = TypeVar("Result")
 
 
 def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
@@ -14,6 +18,19 @@ def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
     if not x.is_cuda or x.get_device() == torch.cuda.current_device():
         return _NOTHING
     return torch.cuda.device(x.device)
+
+
+def on_own_device(
+    launching: Callable[Concatenate[Tensor, Rest], Result],
+) -> Callable[Concatenate[Tensor, Rest], Result]:
+    """The function, called with the device of its first argument current."""
+
+    @functools.wraps(launching)
+    def call(x: Tensor, /, *rest: Rest.args, **named: Rest.kwargs) -> Result:
+        with on_device_of(x):
+            return launching(x, *rest, **named)
+
+    return call
 
 
 def raw_stream(x: Tensor) -> int:
@@ -50,6 +67,11 @@ def power_of_two(n: int) -> int:
 def readable(tensor: Tensor) -> Tensor:
     """The tensor with contiguous channels, as the kernels need; copied only if necessary."""
     return tensor if tensor.stride(3) == 1 or tensor.shape[3] == 1 else tensor.contiguous()
+
+
+def readable_as_plane(tensor: Tensor) -> Tensor:
+    """The same for kernels that keep the distances between the tokens of an item in 32 bits."""
+    return readable(tensor if (tensor.shape[2] - 1) * tensor.stride(2) < 2**30 else tensor.contiguous())
 
 
 def empty_output(value: Tensor, heads: int, tokens: int) -> Tensor:

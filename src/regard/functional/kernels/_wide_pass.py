@@ -74,7 +74,7 @@ def wide_mix(
     A small number of programs loops over all tiles of all heads, so that the launch costs little if no head is wide."""
     some = wide_heads(center, sharpness, heads, c_head, c_axis, s_head, s_axis, axis, NEGLIGIBLE, SIZE, ROOM)
     for t in range(tl.program_id(0), tl.where(some > 0, tiles * heads, 0), tl.num_programs(0)):
-        head, tile = t % heads, t // heads
+        head, tile = (t % heads).to(tl.int64), t // heads
         whole, _, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
         reach = reach_of(alpha, NEGLIGIBLE, SIZE)
         if not is_local(whole, reach, ROOM):
@@ -88,7 +88,7 @@ def wide_mix(
                 begin, end = outputs_of(low, high, reach, whole, SIZE)
             else:
                 begin, end = inputs_of(low, high, reach, whole, SIZE)
-            own = table + offset + head.to(tl.int64) * (SIZE * SIZE)
+            own = table + offset + head * (SIZE * SIZE)
             source = x + item * x_item + head * x_head + (token * x_token + channel)[None, :]
             mixed = tl.zeros((BM, BO * BW), tl.float32)
             for start in range(begin // BK * BK, end, BK):
@@ -119,7 +119,7 @@ def wide_pairs(
 ):  # fmt: skip
     """Partial gradients of center and sharpness: each program takes one tile of pairs (inputs, outputs) and sums over its
     share of the columns. ``partial`` is (heads, axes, 2, programs)."""
-    head, program = tl.program_id(0) % heads, tl.program_id(0) // heads
+    head, program = (tl.program_id(0) % heads).to(tl.int64), tl.program_id(0) // heads
     tile, part = program % (tiles * tiles), program // (tiles * tiles)
     whole, fraction, alpha = head_of(center, sharpness, head, c_head, c_axis, s_head, s_axis, axis)
     reach = reach_of(alpha, NEGLIGIBLE, SIZE)
