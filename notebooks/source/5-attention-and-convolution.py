@@ -1588,8 +1588,8 @@ def test_picture(visualize_gelu):
 # %%
 regard.course.picture(
     regard.figures.gelu(),
-    "The two forms of GELU beside ReLU, on top of each other at this scale; and their difference, an even function that is at "
-    "most 0.00047, near |x| = 2.7.",
+    "The two forms of GELU beside ReLU, on top of each other at this scale; and their difference, an even function that is "
+    "largest near |x| = 2.7, where it is 0.00047.",
 )
 
 # %% [raw]
