@@ -445,7 +445,9 @@ def test_cross_attention(attention):
     }
     got = by_hand(attention, without="softmax")(query, key, value, 0.7)
     expect(got, (0.7 * scores).softmax(-1) @ value, mistakes, of="attention of 2 queries to 5 keys with β = 0.7")
-    mistakes = {"β = 0 counts as False, so that 1/√d takes its place: compare with None": (scores / 2).softmax(-1) @ value}
+    mistakes = {
+        "β = 0 counts as False, so that 1/√d takes its place: compare with None": (scores / 2).softmax(-1) @ value
+    }
     got = by_hand(attention, without="softmax")(query, key, value, 0.0)
     expect(got, value.mean(0).expand(2, 7), mistakes, of="attention of 2 queries to 5 keys with β = 0")
 

@@ -169,7 +169,9 @@ def test_the_limit_is_checked_between_pixels_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [{"query", "key", "value"}, {"query", "key"}, {"query", "value"}, {"query"}, {"key"}, {"value"}, set()], ids=sorted
+    "told",
+    [{"query", "key", "value"}, {"query", "key"}, {"query", "value"}, {"query"}, {"key"}, {"value"}, set()],
+    ids=sorted,
 )
 def test_what_the_encoder_gives_is_checked_for_each_of_the_three(told: set[str]) -> None:
     claim = select("hw4-decoder-attention")[0]
