@@ -3,10 +3,12 @@
     The claim that each refutes is named as in [regard verify]. *)
 
 From mathcomp Require Import all_ssreflect all_algebra perm zify ring.
-From mathcomp.analysis Require Import reals sequences exp.
+From mathcomp.classical Require Import boolp classical_sets functions.
+From mathcomp.analysis Require Import reals topology normedtype sequences exp.
 From regard Require Import softmax limits symmetries expressivity.
 Set Implicit Arguments. Unset Strict Implicit. Unset Printing Implicit Defensive.
-Import GRing.Theory Num.Theory Order.TTheory.
+Import GRing.Theory Num.Theory Order.TTheory numFieldNormedType.Exports.
+Local Open Scope classical_set_scope.
 Local Open Scope ring_scope.
 
 Section Counterexamples.
@@ -30,10 +32,11 @@ move=> xy0 /(congr1 (fun z => z * (x + y) * 2)); rewrite divfK // mulrAC mulVf ?
 by rewrite mulr_natr mulr2n => /addrI.
 Qed.
 
-(** hw4-softargmax-sign: e^{-βz_i}/Σ e^{-βz_j} gives the larger of the scores 0 and 1 the smaller weight. *)
-Theorem minus_sign_prefers_the_smaller :
-  softmax (fun k => - (1 * two_scores k)) 1 < softmax (fun k => - (1 * two_scores k)) 0.
-Proof. by apply: softmax_lt; rewrite !mul1r ltr_opp2 two_scores_lt. Qed.
+(** hw4-softargmax-sign: At every β > 0, e^{-βz_i}/Σ e^{-βz_j} gives the larger of the scores 0 and 1 the smaller
+    weight. *)
+Theorem minus_sign_prefers_the_smaller (b : R) : 0 < b ->
+  softmax (fun k => - (b * two_scores k)) 1 < softmax (fun k => - (b * two_scores k)) 0.
+Proof. by move=> b0; apply: softmax_lt; rewrite ltr_opp2 ltr_pmul2l // two_scores_lt. Qed.
 
 (** hw4-beta-one: At β = 1 no key is picked: of the scores 0 and 1 both keep some weight, with either sign. *)
 Theorem beta_one_picks_nothing (sign : bool) (k : 'I_2) :
@@ -53,9 +56,10 @@ rewrite sum_two {2 4}/two_scores mulr0 add0r mulr1.
 by have := beta_one_picks_nothing false 1; rewrite expr0.
 Qed.
 
-(** hw4-uniform-weight: As β → 0 three keys of width 2 weigh 1/3 each, not 1/2. *)
-Theorem uniform_weight_is_not_one_over_width (s : 'I_3 -> R) (k : 'I_3) : softargmax 0 s k != 2^-1.
-Proof. by rewrite beta_zero card_ord (inj_eq (@invr_inj _)) eqr_nat. Qed.
+(** hw4-uniform-weight: As β → 0 three keys of width 2, or of any other, weigh 1/3 each, not 1/2. *)
+Theorem uniform_weight_is_not_one_over_width (s : 'I_3 -> R) (k : 'I_3) :
+  softargmax b s k @[b --> (0 : R)] --> (3%:R^-1 : R) /\ 3%:R^-1 != 2%:R^-1 :> R.
+Proof. by split; [have := beta_to_zero s k; rewrite card_ord | rewrite (inj_eq (@invr_inj _)) eqr_nat]. Qed.
 
 (** hw4-doubly-stochastic: Queries 1 and 2, keys 1 and 0: hard attention of both picks the first key, whose weights sum
     to 2; the second key's sum to 0. *)
@@ -129,9 +133,29 @@ Theorem narrow_head_fails : exists M : 'M[R]_2, forall (Wv : 'M[R]_(2, 1)) (Wo :
     (\sum_k weights k *: x) *m Wv *m Wo != x *m M.
 Proof. exact: narrow_heads_fail. Qed.
 
-(** c182-variance-product: Numbers q and k, independent, each 0 or 2 with equal chance: μ = σ = 1. The variance of q·k is
-    3 = σ²(2μ² + σ²), not 2 = σ²(μ² + σ²). *)
-Theorem variance_of_product :
+(** c182-variance-product: Whatever the distributions of q and k, normal or not: if they are independent, with mean μ and
+    deviation σ, neither of them 0, the variance of q·k is σ²(2μ² + σ²), not σ²(μ² + σ²). *)
+Theorem variance_of_product (T : Type) (mean : (T -> R) -> R) (q k : T -> R) (mu sigma : R) :
+  let variance f := mean (fun t => f t ^+ 2) - mean f ^+ 2 in
+  mean q = mu -> mean k = mu -> variance q = sigma ^+ 2 -> variance k = sigma ^+ 2 ->
+  mean (fun t => q t * k t) = mean q * mean k ->
+  mean (fun t => (q t * k t) ^+ 2) = mean (fun t => q t ^+ 2) * mean (fun t => k t ^+ 2) ->
+  mu != 0 -> sigma != 0 ->
+  variance (fun t => q t * k t) = sigma ^+ 2 * (2 * mu ^+ 2 + sigma ^+ 2) /\
+  variance (fun t => q t * k t) != sigma ^+ 2 * (mu ^+ 2 + sigma ^+ 2).
+Proof.
+move=> variance mq mk vq vk independent squares mu0 sigma0.
+have q2 : mean (fun t => q t ^+ 2) = mu ^+ 2 + sigma ^+ 2 by rewrite -vq /variance mq addrC subrK.
+have k2 : mean (fun t => k t ^+ 2) = mu ^+ 2 + sigma ^+ 2 by rewrite -vk /variance mk addrC subrK.
+have -> : variance (fun t => q t * k t) = sigma ^+ 2 * (2 * mu ^+ 2 + sigma ^+ 2).
+  by rewrite /variance independent squares q2 k2 mq mk; ring.
+split=> //; rewrite -subr_eq0.
+have -> : sigma ^+ 2 * (2 * mu ^+ 2 + sigma ^+ 2) - sigma ^+ 2 * (mu ^+ 2 + sigma ^+ 2) = (mu * sigma) ^+ 2 by ring.
+by rewrite sqrf_eq0 mulf_neq0.
+Qed.
+
+(** Such numbers exist: q and k, each 0 or 2 with equal chance, have μ = σ = 1, and the variance of q·k is 3, not 2. *)
+Lemma variance_of_zero_or_two :
   let mean (f : 'I_2 -> 'I_2 -> R) := (\sum_i \sum_j f i j) / 4 in
   let q (i j : 'I_2) : R := 2 * i%:R in let k (i j : 'I_2) : R := 2 * j%:R in
   let mu := mean q in let variance f := mean (fun i j => f i j ^+ 2) - mean f ^+ 2 in

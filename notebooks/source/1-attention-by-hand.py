@@ -445,6 +445,11 @@ def test_cross_attention(attention):
     }
     got = by_hand(attention, without="softmax")(query, key, value, 0.7)
     expect(got, (0.7 * scores).softmax(-1) @ value, mistakes, of="attention of 2 queries to 5 keys with β = 0.7")
+    mistakes = {
+        "β = 0 counts as False, so that 1/√d takes its place: compare with None": (scores / 2).softmax(-1) @ value
+    }
+    got = by_hand(attention, without="softmax")(query, key, value, 0.0)
+    expect(got, value.mean(0).expand(2, 7), mistakes, of="attention of 2 queries to 5 keys with β = 0")
 
 
 # %%
@@ -689,14 +694,13 @@ def test_mean(diluting):
 # %%
 # HIDDEN
 def test_as_attention_does(preserving, diluting, SEED):
-
-    from regard.course import Draw, by_hand, expect
+    from regard.course import Draw, by_hand, expect, expect_tensor
 
     draw = Draw(SEED)
     keys, outputs = draw.size(3, 7), draw.size(2, 6)
     choice = [draw.size(0, keys - 1) for _ in range(outputs)]
     value = draw(keys, 3)
-    got = by_hand(preserving)(choice, keys)
+    got = expect_tensor(by_hand(preserving)(choice, keys), outputs, keys, of="the matrix that copies values")
     expect(got @ value, value[choice], of="the values that should be copied")
     expect(by_hand(diluting)(outputs, keys) @ value, value.mean(0).expand(outputs, 3), of="the mean of the values")
 

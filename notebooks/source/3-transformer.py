@@ -302,8 +302,8 @@ def test_there_and_back(split_heads, merge_heads, SEED):
 #
 # Project queries from `x` and keys and values from `context` (the same as `x` in self-attention), split, attend **in
 # every head on its own** with β = $1/\sqrt{\text{width of a head}}$, merge, and project once more. Weights are as in
-# `nn.Linear`: `x @ w.T`. `keep`, if there is one, is True where a query may attend, and fits the weights `(batch,
-# heads, queries, keys)`.
+# `nn.Linear`: `x @ w.T`. `keep`, if there is one, is True where a query may attend; its shape broadcasts to that of the
+# weights, `(batch, heads, queries, keys)`.
 
 # %% [raw]
 # # BEGIN SOLUTION

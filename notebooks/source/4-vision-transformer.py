@@ -186,12 +186,12 @@ def as_convolution(weight, channels, patch):
 
 # %%
 def test_kernel(as_convolution):
-    from regard.course import Draw, by_hand, expect, expect_parts
+    import torch
+
+    from regard.course import Draw, by_hand, expect, expect_numbers, expect_parts
 
     weight = Draw(1)(4, 2 * 3 * 3)
     kernel, stride = expect_parts(by_hand(as_convolution)(weight, 2, 3), "the kernel", "the stride")
-    if isinstance(stride, tuple) and len(set(stride)) == 1:  # conv2d takes one number for each axis, too
-        stride = stride[0]
     right = weight.reshape(4, 2, 3, 3)
     mistakes = {
         "the kernel is flipped: PyTorch's conv2d does not turn it round, so do not either": right.flip(2, 3),
@@ -201,22 +201,28 @@ def test_kernel(as_convolution):
         "rows and columns of the kernel are swapped": right.mT,
     }
     expect(kernel, right, mistakes, of="the kernel")
-    expect(stride, 3, {"with stride 1 patches overlap; they should lie side by side": 1}, of="the stride")
+    pair = stride if isinstance(stride, tuple) else (stride, stride)  # conv2d takes one number for each axis, too
+    mistakes = {"with stride 1 patches overlap; they should lie side by side": torch.ones(2)}
+    expect(expect_numbers(pair, 2, of="the stride"), torch.tensor([3.0, 3.0]), mistakes, of="the stride")
 
 
 # %%
 # HIDDEN
 def test_same_pixels(as_convolution, SEED):
+    import torch
     import torch.nn.functional as F
 
-    from regard.course import Draw, by_hand, expect
+    from regard.course import Draw, by_hand, expect, expect_numbers, expect_tensor
 
     draw = Draw(SEED)
     channels, patch, dim = draw.size(1, 3), draw.size(2, 4), draw.size(3, 6)
     images, weight = draw(2, channels, 3 * patch, 2 * patch), draw(dim, channels * patch * patch)
     kernel, stride = by_hand(as_convolution)(weight, channels, patch)
+    pair = expect_numbers(stride if isinstance(stride, tuple) else (stride, stride), 2, of="the stride")
+    expect(pair, torch.full((2,), patch), of="the stride")
+    kernel = expect_tensor(kernel, dim, channels, patch, patch, of="the kernel")
     right = F.unfold(images, patch, stride=patch).mT @ weight.T
-    expect(F.conv2d(images, kernel, stride=stride).flatten(2).mT, right, of="the embedded patches")
+    expect(F.conv2d(images, kernel, stride=patch).flatten(2).mT, right, of="the embedded patches")
 
 
 # %% [raw]

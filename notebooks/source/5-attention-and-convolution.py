@@ -1560,6 +1560,9 @@ def test_picture(visualize_gelu):
         raise AssertionError(
             f"the panels have {len(panels[0])} and {len(panels[1])} lines; they should have two and one"
         )
+    for line in (*panels[0], *panels[1]):
+        mistakes = {"a line is drawn against the numbers of its points; pass x to plot, too": torch.arange(33)}
+        expect(line[:, 0], x, mistakes, of="the places of a line on the x axis")
     exact, tanh = torch.nn.functional.gelu(x), torch.nn.functional.gelu(x, approximate="tanh")
     heights = torch.stack([line[:, 1] for line in panels[0]])
     both = min(
@@ -1585,8 +1588,8 @@ def test_picture(visualize_gelu):
 # %%
 regard.course.picture(
     regard.figures.gelu(),
-    "The two forms of GELU beside ReLU, on top of each other at this scale; and their difference, an even function that is at "
-    "most 0.00047, near |x| = 2.7.",
+    "The two forms of GELU beside ReLU, on top of each other at this scale; and their difference, an even function that is "
+    "largest near |x| = 2.7, where it is 0.00047.",
 )
 
 # %% [raw]

@@ -168,6 +168,16 @@ def test_the_limit_is_checked_between_pixels_too() -> None:
     assert not claim.examine(claim.says._replace(of=lambda distance, nearest: (distance == nearest).double())).accepted
 
 
+@pytest.mark.parametrize(
+    "told",
+    [{"query", "key", "value"}, {"query", "key"}, {"query", "value"}, {"query"}, {"key"}, {"value"}, set()],
+    ids=sorted,
+)
+def test_what_the_encoder_gives_is_checked_for_each_of_the_three(told: set[str]) -> None:
+    claim = select("hw4-decoder-attention")[0]
+    assert not claim.examine(claim.instead.candidate._replace(from_encoder=frozenset(told))).accepted
+
+
 def test_select_takes_sources_topics_and_ids() -> None:
     assert {claim.source for claim in select("c182")} == {"c182"}
     assert {claim.topic for claim in select("convolution")} == {"convolution"}

@@ -56,24 +56,35 @@ def test_right_answers_pass_whatever_the_seed(name):
 OTHER_FORMS = """
 import functools
 
-def other(part):
+import numpy as np
+
+def in_types(part):  # of several values a list, of tensors float64, or whole numbers where they are whole
     if isinstance(part, tuple):
-        return [other(each) for each in part]
+        return [in_types(each) for each in part]
     if not isinstance(part, torch.Tensor) or not part.is_floating_point():
         return part
     return part.long() if part.equal(part.round()) and not part.requires_grad else part.double()
 
-def in_another_form(function):
+def in_kinds(part):  # of a number an array of NumPy, of a tensor True and False where it has 1 and 0, or else a sparse one
+    if isinstance(part, tuple):
+        return tuple(in_kinds(each) for each in part)
+    if isinstance(part, int | float):
+        return np.array([part])
+    if not isinstance(part, torch.Tensor) or part.ndim < 2 or part.requires_grad:
+        return part
+    return part == 1 if bool(((part == 0) | (part == 1)).all()) else part.to_sparse()
+
+def in_another_form(function, other):
     return functools.wraps(function)(lambda *args, **options: other(function(*args, **options)))
 """
 
 
+@pytest.mark.parametrize("form", ["in_types", "in_kinds"])
 @pytest.mark.parametrize("name", course.NAMES)
-def test_right_answers_pass_as_lists_and_in_other_types(name):
-    """Of several values a list, of tensors float64, or whole numbers where they are whole."""
+def test_right_answers_pass_in_other_forms(name, form):
     for question in course.questions(name):
         functions = re.findall(r"^def (\w+)", course.question(name, question).reference, re.MULTILINE)
-        wrapped = [f"{function} = in_another_form({function})" for function in functions]
+        wrapped = [f"{function} = in_another_form({function}, {form})" for function in functions]
         found = outcomes(name, question, "\n".join([OTHER_FORMS, *wrapped]))
         assert not words(found), f"{question}: {words(found)}"
 

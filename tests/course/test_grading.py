@@ -134,6 +134,27 @@ def test_answers_may_use_the_numbers_that_the_notebook_gives():
     assert marks.points == marks.possible, as_text(marks)
 
 
+def test_experiments_of_a_student_cost_no_points():
+    """They share names with the parameters of answers, but no answer needs them."""
+    own = "x = bandwidth = h = 1\nwhile True:\n    x += 1"
+    answer = "as_attention = (lambda make: lambda x, *rest: make(x, *rest))(as_attention)"
+    cells = [*course.right_cells(course.NAMES[0]), answer, own]
+    result = course.result_of(course.NAMES[0], "kernel", cells, seconds=2.0)
+    assert result.points == result.possible, course.messages(result)
+
+
+def test_a_written_answer_is_all_that_stands_below_its_question(tmp_path):
+    """In the given cell, in cells of the student's own, or in both; a byte order mark of the file is none of it."""
+    name, title = course.NAMES[1], "2.7 What is kept where"
+    for added, told in (((), ""), (("One.", "Two."), "One.\n\nTwo.")):
+        notebook = course.notebook(name, "student")
+        place = next(number for number, cell in enumerate(notebook.cells) if cell.source.startswith("_Type your"))
+        notebook.cells[place + 1 : place + 1] = [nbformat.v4.new_markdown_cell(text) for text in added]
+        path = tmp_path / "ada.ipynb"
+        path.write_text(nbformat.writes(notebook), encoding="utf-8-sig")
+        assert Submission.read(path).text_after(title) == told
+
+
 def test_command_line_says_what_is_wrong(tmp_path, capsys):
     (tmp_path / "checks.json").write_text("{}")
     assert main([str(tmp_path / "checks.json"), str(tmp_path)]) == 2

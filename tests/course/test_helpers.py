@@ -17,6 +17,8 @@ from regard.course import (
     expect,
     expect_choice,
     expect_numbers,
+    expect_parts,
+    lines_of,
     numbers,
     picture,
     pictures_of,
@@ -290,6 +292,26 @@ class TestOtherForms:
         (shown,) = pictures_of(sent(figure), 1)
         assert torch.equal(shown.nan_to_num(9), right.nan_to_num(9).double())
         pyplot.close(figure)
+
+    def test_panels_without_data_and_lines_across_a_panel_are_not_counted(self, sent):
+        from matplotlib import pyplot
+
+        figure, panels = pyplot.subplots(2, 2)
+        for panel in panels.flat[:3]:
+            panel.plot([0, 1], [2, 3])
+            panel.axhline(0)
+            panel.axvline(0)
+            panel.axline((0, 0), slope=1)
+        assert [len(lines) for lines in lines_of(sent(figure), 3)] == [1, 1, 1]
+        for wrong in (panels[0, 0], panels):
+            with pytest.raises(AssertionError, match="return the figure, not a"):
+                lines_of(sent(wrong), 3)
+        pyplot.close(figure)
+
+    def test_two_numbers_may_come_as_one_tensor(self, sent):
+        assert expect_parts(sent(torch.tensor([1, 2])), "rows", "columns") == (1, 2)
+        with pytest.raises(AssertionError, match="return 2 things: rows, columns"):
+            expect_parts(sent(torch.ones(2, 2)), "rows", "columns")
 
     def test_names_in_a_list_in_a_list_are_no_stack_trace(self, sent):
         with pytest.raises(AssertionError, match="give a set of names"):

@@ -207,6 +207,16 @@ def test_tables_fit_beside_the_navigation(site, new_page, name):
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("name", ["misconceptions", "questions/a6", "theory/heads", "theory/scaling"])
+def test_no_formula_makes_a_page_wider_than_a_phone(site, new_page, name):
+    page = new_page(viewport={"width": 390, "height": 800})
+    page.goto((site / f"{name}.html").as_uri())
+    widest = "all => Math.max(...all.map(one => one.getBoundingClientRect().width))"
+    assert page.locator("math").evaluate_all(widest) > 390
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.browser
 def test_subscripts_are_low_whatever_the_font(site, new_page):
     page = new_page()
     page.goto((site / "questions" / "a6.html").as_uri())

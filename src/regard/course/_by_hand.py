@@ -7,6 +7,7 @@ the answer is in a separate process (:mod:`regard.course.grading`), and the same
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from types import FrameType
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from regard.course._expect import NotThere
+from regard.course._expect import NotThere, is_array
 from regard.course.grading import ATTENTION, READY_MADE, ReadyMadeError, RemoteAnswer, called_torch
 
 
@@ -113,10 +114,17 @@ def by_hand(answer: Any, *, without: str | Iterable[str] = (), draws: bool = Fal
 
 
 def _in_one_form(found: Any) -> Any:
-    """Several values as a tuple, and tensors of numbers as float32. Checks compare values and not types, but they also
-    multiply answers by tensors of their own, and torch multiplies only tensors of one type."""
+    """Several values as a tuple, and numbers as they come from the grader's process: dense tensors of float32, and floats
+    in place of fractions. Checks compare values and not types, but they also multiply answers by tensors of their own, and
+    torch multiplies only tensors of one type."""
     if isinstance(found, tuple | list):
         return tuple(_in_one_form(part) for part in found)
+    if isinstance(found, Fraction):
+        return float(found)
+    if is_array(found):
+        found = torch.as_tensor(found)
+    if isinstance(found, Tensor) and found.layout is not torch.strided:
+        found = found.to_dense()
     if isinstance(found, Tensor) and found.ndim and not (found.dtype == torch.bool or found.is_complex()):
         return found.float()
     return found

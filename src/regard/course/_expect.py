@@ -110,13 +110,16 @@ def expect_tensor(got: Any, *shape: int, of: str = "your result") -> Tensor:
 
 
 def expect_parts(got: Any, *parts: str) -> tuple[Any, ...]:
-    """Return the parts of an answer that consists of several. Anything else raises an error that names them.
+    """Return the parts of an answer that consists of several; numbers may come as one tensor. Anything else raises an error
+    that names them.
 
     >>> import regard.course
     >>> query, key = regard.course.expect_parts(3, "query", "key")
     Traceback (most recent call last):
     AssertionError: return 2 things: query, key
     """
+    if isinstance(got, Tensor) and got.ndim == 1:
+        got = tuple(got)
     if not isinstance(got, tuple) or len(got) != len(parts):
         raise AssertionError(f"return {len(parts)} things: {', '.join(parts)}")
     return got
@@ -133,7 +136,7 @@ def expect_numbers(got: Any, count: int, *, of: str = "your answer") -> Tensor:
         raise NotThere(f"{of}: nothing there yet; replace every ... in the cell above by your own numbers")
     try:
         if isinstance(got, list | tuple):  # torch converts neither fractions nor arrays beside other numbers
-            got = [_one_number(part, of) if isinstance(part, Fraction) or _is_array(part) else part for part in got]
+            got = [_one_number(part, of) if isinstance(part, Fraction) or is_array(part) else part for part in got]
         given = torch.as_tensor(got)
     except (TypeError, ValueError, RuntimeError):
         raise AssertionError(f"{of}: give {count} numbers, such as {tuple(range(1, count + 1))}") from None
@@ -188,16 +191,19 @@ def lines_of(figure: Any, count: int) -> list[list[Tensor]]:
 def _panels(figure: Any, count: int) -> list[Any]:
     if figure is None or figure is Ellipsis:
         raise NotThere("nothing there yet: return the figure")
-    if type(figure).__module__.startswith("matplotlib"):
+    if type(figure).__module__.startswith("matplotlib") and hasattr(figure, "savefig"):
         from regard.course.grading import plain_figure
 
         figure, drawn = plain_figure(figure), figure
         _close(drawn)
     if not (isinstance(figure, dict) and isinstance(figure.get("axes"), list)):
         raise AssertionError(f"return the figure, not {_kind(figure)}")
-    if len(figure["axes"]) != count:
+    found = figure["axes"]
+    if len(found) != count:  # a grid of panels may have more than are needed, which stay empty
+        found = [panel for panel in found if panel["images"] or panel["lines"] or panel["points"]]
+    if len(found) != count:
         raise AssertionError(f"the figure has {len(figure['axes'])} panels; it should have {count}")
-    return figure["axes"]
+    return found
 
 
 def _close(figure: Any) -> None:
@@ -229,7 +235,7 @@ def _kind(value: Any) -> str:
 
 def _one_number(got: Any, of: str) -> Any:
     """The answer where one number is asked for: Python's, a fraction, or the only number of a tensor or an array."""
-    if _is_array(got):
+    if is_array(got):
         got = torch.as_tensor(got)
     if isinstance(got, Tensor):
         if got.numel() != 1:
@@ -240,9 +246,9 @@ def _one_number(got: Any, of: str) -> Any:
     return float(got) if isinstance(got, Fraction) else got
 
 
-def _is_array(got: Any) -> bool:
-    """Whether it is an array or a number of NumPy, which need not be installed."""
-    return type(got).__module__ == "numpy" and hasattr(got, "tolist")
+def is_array(got: Any) -> bool:
+    """Whether it is an array of numbers or a number of NumPy, which need not be installed."""
+    return type(got).__module__ == "numpy" and hasattr(got, "dtype") and got.dtype.kind in "biufc"
 
 
 def _refuse_complex(got: Any, of: str) -> None:

@@ -132,7 +132,7 @@ def decoder_attention(roles: Roles) -> Evidence:
     self-attention, causal, on its own tokens, and then cross-attention: $Q$ from the decoder, $K$ and $V$ from the
     encoder's output. The shapes show it: the cross map is target × source. And the order of the encoder's tokens has
     no effect, which is true of keys and values, but not of queries. The check looks at a decoder block of the
-    library.
+    library, and gives each of the three to its cross-attention by itself.
     """
     found = Comparison()
     for trial in trials(8):
@@ -160,6 +160,12 @@ def decoder_attention(roles: Roles) -> Evidence:
             "self-attention comes first, then cross-attention, then the feed-forward network",
         )
         found.true(bool((weights.attention.triu(1) == 0).all()), "a token sees later ones")
+        read = trial.normal(1, target, dim)  # as long as the target, so that each of the three could come from either
+        given = (read if role in roles.from_encoder else first for role in ("query", "key", "value"))
+        found.true(
+            torch.allclose(block.cross_attention(*given), block.cross_attention(first, read)),
+            "keys and values come from the encoder's output, queries do not",
+        )
     return found.evidence("blocks")
 
 

@@ -86,9 +86,9 @@ def _tree(value: Any, blobs: list[bytes], callback: Callable[[Any], int] | None,
             return {name: [inside(part) for part in value]}
     if isinstance(value, dict):
         return {"dict": [[inside(key), inside(part)] for key, part in value.items()]}
-    if type(value).__module__.split(".")[0] == "matplotlib" and hasattr(value, "axes"):
+    if type(value).__module__.split(".")[0] == "matplotlib" and hasattr(value, "savefig"):
         return inside(plain_figure(value))
-    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+    if type(value).__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "biufc":
         return _tensor(torch.as_tensor(value), blobs)
     if callback is not None and (callable(value) or hasattr(value, "made_number")):
         return {"function": callback(value)}
@@ -114,10 +114,11 @@ def plain_figure(figure: Any) -> dict[str, Any]:
 
 
 def _drawn(panel: Any) -> dict[str, Any]:
-    """The contents of a matplotlib panel, as numbers."""
+    """The contents of a matplotlib panel, as numbers. Lines across the whole panel (``axhline``) are no data."""
+    lines = [line for line in panel.lines if line.get_transform() is panel.transData]
     return {
         "images": [_numbers(image.get_array()) for image in panel.images[:64]],
-        "lines": [torch.as_tensor(line.get_xydata()).double() for line in panel.lines[:64]],
+        "lines": [torch.as_tensor(line.get_xydata()).double() for line in lines[:64]],
         "points": [_numbers(each.get_offsets()) for each in panel.collections[:64] if hasattr(each, "get_offsets")],
         "title": str(panel.get_title()),
         "xlabel": str(panel.get_xlabel()),

@@ -3,11 +3,13 @@
 import ast
 import json
 import re
+import symtable
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+PLACEHOLDER = "_Type your answer here, replacing this text._"  # Otter's
 
 
 class Statement(NamedTuple):
@@ -18,7 +20,7 @@ class Statement(NamedTuple):
         number: its number in the cell.
         binds: the names that it binds or changes at the top level; ``*`` for those of ``from … import *``.
         calls: the names of objects whose methods it calls, which may change them.
-        needs: the names in it.
+        needs: the names in it that may be the notebook's.
     """
 
     cell: int
@@ -69,7 +71,7 @@ class Submission:
     def read(cls, path: Path, given: Iterable[str] = ()) -> "Submission":
         """Read a notebook's file; raises a clear error if it is not a notebook."""
         try:
-            notebook = json.loads(path.read_text(encoding="utf-8"))
+            notebook = json.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows add a byte order mark
             cells = [(str(cell["cell_type"]), _text(cell["source"])) for cell in notebook["cells"]]
         except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{path.name} is not a notebook: {error}") from None
@@ -106,11 +108,14 @@ class Submission:
         return None
 
     def text_after(self, question: str) -> str:
-        """The written answer to a question: the first text after its heading that is not the heading's own cell."""
+        """The written answer to a question: all text after its heading's cell, up to the mark of the question's end; without
+        that mark, one cell. Otter's request to type there is no answer."""
         for number, text in enumerate(self.texts):
             if question in text:
-                rest = [part for part in self.texts[number + 1 :] if not part.strip().startswith("<!--")]
-                return rest[0].strip() if rest else ""
+                rest = [part.strip() for part in self.texts[number + 1 :]]
+                ends = [place for place, part in enumerate(rest) if part.startswith("<!-- END QUESTION")]
+                parts = [part for part in rest[: ends[0] if ends else 1] if part != PLACEHOLDER]
+                return "\n\n".join(part for part in parts if not part.startswith("<!--"))
         return ""
 
 
@@ -151,7 +156,7 @@ def _without_magic(source: str) -> str:
 
 def _names(node: ast.stmt) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """The names that a statement binds or changes at the top level, those whose methods it calls, and those it needs."""
-    needs = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    needs = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} & _not_of_functions(node)
     if isinstance(node, DEFINITION):  # what is inside happens in calls
         return frozenset({node.name}), frozenset(), frozenset(needs)
     binds: set[str | None] = set()
@@ -168,6 +173,20 @@ def _names(node: ast.stmt) -> tuple[frozenset[str], frozenset[str], frozenset[st
         elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
             calls.add(_root(part.func))
     return frozenset(filter(None, binds)), frozenset(filter(None, calls)), frozenset(needs)
+
+
+def _not_of_functions(node: ast.stmt) -> set[str]:
+    """The names in a statement, without those that only its functions bind for themselves, such as their parameters."""
+    try:
+        tables = [symtable.symtable(ast.unparse(node), "<cell>", "exec")]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # it will fail when it runs
+        return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    found: set[str] = set()
+    for table in tables:
+        tables += table.get_children()
+        own = table.get_type() == "function"
+        found |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() or not own}
+    return found
 
 
 def _root(part: ast.expr) -> str | None:
