@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch._dynamo
 
+from regard.training._run import RunLock
+
 
 @pytest.fixture
 def benchmark(script, root, tmp_path, monkeypatch, capsys):
@@ -83,9 +85,9 @@ def test_the_ablation_says_how_many_epochs_were_run(benchmark, tmp_path):
 @pytest.mark.parametrize("name", ["reproduction", "ablation"])
 def test_where_every_seed_failed_that_is_said(benchmark, name, tmp_path):
     network = {"reproduction": "resnet18", "ablation": "flat"}[name]
-    (tmp_path / "taken" / network).mkdir(parents=True)
-    (tmp_path / "taken" / network / "seed-0").write_text("a file where a folder should be")
-    with pytest.raises(SystemExit, match=f"of {network} every seed failed"):
+    folder = tmp_path / "taken" / network / "seed-0"
+    folder.mkdir(parents=True)
+    with RunLock(folder), pytest.raises(SystemExit, match=f"of {network} every seed failed"):
         benchmark(name, "--smoke", "--names", network, "--seeds", "1", "--folder", "taken")
     assert not (tmp_path / "taken/results").exists()
 
