@@ -245,9 +245,7 @@ def _spread(x: Tensor, weights: Sequence[Tensor], multiply: Multiply) -> list[Te
 
 
 def _output(x: Tensor, axes: Sequence[WideAxis], value: Tensor) -> Tensor:
-    outputs = math.prod(
-        [len(axis.coordinates) for axis in axes]
-    )  # a list: compilers do not understand a generator here
+    outputs = math.prod([len(axis.coordinates) for axis in axes])  # compilers do not understand a generator here
     return x.reshape(*x.shape[:2], outputs, value.shape[3])
 
 
