@@ -24,9 +24,14 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "checkpoint", type=Path, help="a folder written by save_pretrained, by training, or by an earlier conversion"
     )
-    parser.add_argument("--to", choices=("attention", "convolution"), default="attention")
     parser.add_argument(
-        "--tolerance", type=float, help="largest leak of a layer (default 1e-9 to attention, 1e-3 to convolution)"
+        "--to", choices=("attention", "convolution"), default="attention", help="what to convert to; default attention"
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        help="largest leak: how far, in L1, a head's row of weights may be from an exact shift (default 1e-9 to attention, "
+        "1e-3 to convolution)",
     )
     parser.add_argument(
         "--input",

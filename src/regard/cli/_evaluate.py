@@ -20,16 +20,18 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--which", default="last", help="the checkpoint: last, best (by validation accuracy), or a step"
     )
-    parser.add_argument("--accelerator", default="auto", choices=("auto", "cpu", "cuda", "mps"))
+    parser.add_argument(
+        "--accelerator", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="the kind of device; default auto"
+    )
     parser.add_argument(
         "--lengths",
         type=int,
         nargs="+",
         metavar="N",
-        help="case conversion: also measure on sentences of these lengths",
+        help="for runs of case-… recipes: also measure on sentences of these lengths",
     )
     add_data_option(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     chosen = parser.parse_args(list(arguments))
 
     folder = open_run(chosen.run, chosen.data)

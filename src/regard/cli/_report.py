@@ -35,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
         type=int,
         nargs="+",
         metavar="N",
-        help="case conversion: show the accuracy on sentences of these lengths",
+        help="for runs of case-… recipes: draw the accuracy on sentences of these lengths",
     )
     parser.add_argument(
         "--samples",
