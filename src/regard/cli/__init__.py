@@ -12,7 +12,7 @@ from pathlib import Path
 from regard.support.processes import end_with_parent
 
 COMMANDS = {
-    "demo": "train on the embedded data, evaluate, convert, verify; write runs/demo with a report",
+    "demo": "train on the included images, evaluate, convert, verify; write runs/demo with a report",
     "train": "train a network from a recipe (--list shows all recipes)",
     "evaluate": "measure a run's network on the test set",
     "verify": "check claims about attention, and show the evidence",

@@ -1,4 +1,4 @@
-"""Compute attention by hand, train a network on the embedded data, convert it to convolution, and check claims."""
+"""Compute attention by hand, train a network on the included images, convert it to convolution, and check claims."""
 
 import argparse
 import itertools

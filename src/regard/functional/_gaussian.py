@@ -58,9 +58,9 @@ def gaussian_attention(
         border: see :func:`axis_matrix`; every border but ``native`` needs ``padding``.
         padding: ``(before, after)`` per axis.
         plan: ``"auto"`` chooses by shapes, and finds local heads without a synchronization: on the CPU from their values,
-            on a GPU inside the kernels. Local heads take time linear in tokens, like a convolution, and on the CPU wide heads,
-            too. ``"dense"`` and
-            ``"separable"`` force a method; a plan from :func:`plan_for` is frozen. Every method gives the same result.
+            on a GPU inside the kernels. Local heads take time linear in tokens, like a convolution. So do wide heads on the
+            CPU; on a GPU they need a plan from :func:`plan_for`, which is frozen. ``"dense"`` and ``"separable"`` force a
+            method. Every method gives the same result.
         dropout: probability of dropping an entry of the axis matrices, for training.
 
     >>> image = torch.eye(3).reshape(1, 1, 9, 1)                    # a diagonal line, one head, width 1

@@ -120,9 +120,9 @@ def plan_for(
     """Inspect the heads' values once and freeze the cheapest exact method for each head.
 
     Pass the result as ``plan=`` to :func:`regard.gaussian_attention`: local heads then cost time linear in tokens, like
-    a convolution, and so do wide heads, whose weights are interpolated between a few nodes per axis. ``plan_for`` runs eagerly
-    and reads values (on a GPU it synchronizes). The frozen plan is plain Python, so ``torch.compile(fullgraph=True)`` and
-    ``torch.export`` treat it as a constant.
+    a convolution, and so do wide heads, whose weights are interpolated between a few nodes per axis (on a GPU only if all
+    heads are wide and an axis is longer than 128). ``plan_for`` runs eagerly and reads values (on a GPU it synchronizes).
+    The frozen plan is plain Python, so ``torch.compile(fullgraph=True)`` and ``torch.export`` treat it as a constant.
 
     Args:
         center, sharpness, grid, queries, border, padding: as for :func:`regard.gaussian_attention`.

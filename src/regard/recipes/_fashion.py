@@ -19,7 +19,7 @@ AUGMENTATION = Augmentation(crop=2, border="zeros", flip="random")
 
 @recipe
 def demo() -> Recipe:
-    """A small network of Gaussian heads on the 6,000 embedded images: what ``regard demo`` trains.
+    """A small network of Gaussian heads on the 6,000 included images: what ``regard demo`` trains.
 
     Expected: test accuracy 81.0 % (1,000 images), with and without flip averaging; 50 s of training on two cores of an AMD
     EPYC, one seed (benchmarks/results/demo-cpu-2026-11-15.json).

@@ -67,7 +67,7 @@ def case_transformer() -> Recipe:
 
 @recipe
 def text_mlm() -> Recipe:
-    """The text encoder predicts masked words of the embedded text.
+    """The text encoder predicts masked words of the included text.
 
     Expected: test accuracy 76.9 % (234 masked words; 12.4 % of them are the most frequent word); 72 s of processor
     time, on one thread of an AMD EPYC, one seed (benchmarks/results/text-mlm-cpu-2026-11-15.json).
