@@ -56,7 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("what", nargs="*", metavar="WHAT", help="sources, topics or ids of claims; default all")
     parser.add_argument("--id", action="append", default=[], help="one claim, with its derivation, numbers and figure")
     parser.add_argument("--topic", action="append", default=[], help="only claims on this topic, such as temperature")
-    parser.add_argument("--source", action="append", default=[], help="only claims of this source, such as hw4 (homework 4)")
+    parser.add_argument(
+        "--source", action="append", default=[], help="only claims of this source, such as hw4 (homework 4)"
+    )
     parser.add_argument("--slow", action="store_true", help="also check claims that train a network (minutes)")
     parser.add_argument("--smoke", action="store_true", help="run the slow checks at a tiny scale, to test their code")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
