@@ -164,3 +164,12 @@ def test_formulas_and_lines_in_texts_of_charts_stay():
     panel = figure.axes[0]
     assert (panel.get_title(), panel.get_ylabel()) == ("n$^2$\nof n", "$y$")
     assert drawn_labels(figure) == ["$x$\none"]
+
+
+def test_a_formula_is_not_broken_into_lines():
+    formula = r"$\mathrm{softargmax}_{\beta}(q \cdot k)_{ij}$"
+    figure = regard.figures.bars(f"the weights {formula} of all heads in the encoder's last layer", "y", {"a": 1.0})
+    lines = figure.axes[0].get_title().split("\n")
+    assert len(lines) > 1
+    assert any(formula in line for line in lines)
+    drawn_labels(figure)

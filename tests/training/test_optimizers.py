@@ -1,6 +1,7 @@
 """Which parameter decays, how fast it learns, and which optimizer it belongs to."""
 
 import copy
+import json
 
 import pytest
 import torch
@@ -134,6 +135,18 @@ def test_restored_optimizers_take_the_same_next_step(settings):
     step(twin, restored)
     for (name, left), right in zip(network.named_parameters(), twin.parameters(), strict=True):
         assert torch.equal(left, right), name
+
+
+def test_options_that_fit_a_device_are_those_of_the_machine_that_resumes():
+    layer = nn.Linear(3, 3)
+    names = {id(parameter): name for name, parameter in layer.named_parameters()}
+    on_a_gpu = torch.optim.AdamW(layer.parameters(), lr=0.3, capturable=True)
+    tensors, numbers = optimizer_state([on_a_gpu], names)
+    here = torch.optim.AdamW(layer.parameters(), lr=0.1, foreach=False)
+    restore_optimizers([here], names, tensors, json.loads(json.dumps(numbers)))
+    layer(torch.ones(1, 3)).sum().backward()
+    here.step()  # capturable optimizers refuse parameters on the CPU
+    assert here.param_groups[0]["lr"] == 0.3
 
 
 def test_shared_parameters_are_named_once():

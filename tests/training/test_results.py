@@ -1,7 +1,9 @@
 """The last measurement, runs of several seeds, and result files."""
 
 import dataclasses
+import itertools
 import json
+from typing import ClassVar
 
 import pytest
 import torch
@@ -111,6 +113,52 @@ def test_a_member_that_fails_does_not_stop_the_others(seeds):
     mean, spread = 50 * sum(accuracies), 100 * abs(accuracies[0] - accuracies[1]) / 2**0.5
     assert f"tiny, test: {mean:.2f} ± {spread:.2f} %" in str(seeds)
     assert "seed 1 failed: RuntimeError: out of luck" in str(seeds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Moody(ImageEncoderSettings):
+    """Refuses a training batch of the first seed, as networks of a user's own may."""
+
+    batch: ClassVar = 1
+
+    def build(self, task):
+        network = super().build(task)
+        batches = itertools.count(1)
+
+        def refuse(module, inputs):
+            if module.training and next(batches) == self.batch:
+                raise ValueError("not this one")
+
+        if torch.initial_seed() == regard.data.random_number(2**63, 0, "parameters"):
+            network.register_forward_pre_hook(refuse)
+        return network
+
+
+def test_what_the_first_seed_cannot_use_is_an_error_until_it_has_taken_a_step(tmp_path, monkeypatch):
+    recipe = dataclasses.replace(TINY, network=Moody(patch_size=4, dim=9, depth=1, hidden=4))
+    with pytest.raises(ValueError, match="not this one"):
+        train_seeds(recipe, [0, 1], folder=tmp_path / "first", **QUIET)
+    monkeypatch.setattr(Moody, "batch", 2)
+    found = train_seeds(recipe, [0, 1], folder=tmp_path / "second", log_every=1, **QUIET)
+    assert list(found.runs) == [1]
+    assert found.errors == {0: "ValueError: not this one"}
+    with pytest.raises(
+        ValueError, match="started with another recipe"
+    ):  # now it is what was typed, though there are steps
+        train_seeds(dataclasses.replace(recipe, epochs=2), [1, 2], folder=tmp_path / "second", resume="auto", **QUIET)
+
+
+def test_a_first_seed_that_cannot_be_measured_does_not_stop_the_others(seeds, monkeypatch):
+    def measure(run, **options):
+        if run.recipe.seed == 0:
+            raise ValueError("no")
+        return {"accuracy": 0.5}
+
+    monkeypatch.setattr("regard.training._results._known", lambda run: None)
+    monkeypatch.setattr("regard.training._results.evaluate_run", measure)
+    folder = seeds.runs[0].folder.parent
+    found = train_seeds(seeds.recipe, [0, 2], folder=folder, resume="auto", evaluate=True, **QUIET)
+    assert (found.errors, found.evaluations) == ({0: "ValueError: no"}, {2: {"accuracy": 0.5}})
 
 
 def test_members_differ_in_their_seed_alone(seeds):

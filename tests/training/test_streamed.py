@@ -149,3 +149,11 @@ def test_there_may_be_no_test_image_to_measure_on(streamed, tmp_path):
     run = regard.train(recipe, folder=tmp_path / "run", accelerator="cpu", tensorboard=False)
     with pytest.raises(UnusableInputError, match="no images to measure the network on"):
         regard.training.evaluate_run(run)
+
+
+def test_a_task_of_a_users_own_identifies_its_images_as_it_likes(monkeypatch):
+    recipe = regard.recipes.get("demo").smoke()
+    state = {"data": {"images": {"version": 3}}}
+    for version in (3, 4):
+        monkeypatch.setattr(type(recipe.task), "data_facts", lambda task, now=version: {"images": {"version": now}})
+        assert have_images_changed(recipe, state) == (version == 4)

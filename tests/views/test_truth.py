@@ -186,6 +186,11 @@ class TestFigures:
         in_text = regard.show(weights, image=image, tokens=list("ab"), segments=[("text", 2), ("image", (2, 5))])
         assert title(in_text, head=0) == "weights · head 0 · from b"
         assert title(in_text, head=0, query=3) == "weights · head 0 · from patch (0, 1)"
+        patches = AttentionRecord.given(weights[None, :, [3, 5]], "weights", rows=(3, 5))
+        without_words = regard.show(
+            Maps([Map("weights", [patches])]), tokens=list("ab"), segments=[("text", 2), ("image", (2, 5))]
+        )
+        assert title(without_words, head=0) == "weights · head 0 · from patch (0, 3)"
 
     def test_a_figure_of_heads_is_as_wide_as_asked_and_does_not_stretch_the_plane(self):
         from regard.training import HeadTrajectory

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from regard.support.input_errors import is_input_error
 from regard.support.processes import end_with_parent
 
 COMMANDS = {
@@ -77,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("REGARD_TRACEBACK") or not _is_users(error):
             raise
         print(f"regard {name}: {_in_words(error)}", file=sys.stderr)
-        return _exit_code(error)
+        # 1 if the work failed: damaged files, a full disk, no network, a diverged run
+        return 2 if is_input_error(error) else 1
 
 
 def _replace_what_cannot_be_shown() -> None:
@@ -115,16 +117,6 @@ def _import_own(rest: list[str]) -> None:
             raise UnusableInputError("--import needs the name of a module or the path of a .py file")
         import_code(source)
         del rest[at : at + words]
-
-
-def _exit_code(error: Exception) -> int:
-    """2 if something that was typed cannot be used: a value, a name or a path. 1 if the work failed: damaged files, a full
-    disk, no network, a diverged run."""
-    from regard.data import DataMissingError
-    from regard.support.checks import INPUT_ERRORS
-    from regard.support.reading import UnreadableError
-
-    return 2 if isinstance(error, INPUT_ERRORS) and not isinstance(error, UnreadableError | DataMissingError) else 1
 
 
 def _is_users(error: Exception) -> bool:

@@ -14,6 +14,7 @@ from regard.data._download import DownloadError, download, note, progress
 from regard.data._sources import Download, Source, source_of
 from regard.support.checksums import published_checksum
 from regard.support.files import write_atomic
+from regard.support.input_errors import FailedWorkError
 from regard.support.reading import UnreadableError, read_limited
 from regard.support.text import format_size
 
@@ -21,7 +22,7 @@ _LARGEST = 2**30  # bytes of a file, also when unpacked
 State = Literal["embedded", "present", "incomplete", "absent"]
 
 
-class DataMissingError(FileNotFoundError):
+class DataMissingError(FileNotFoundError, FailedWorkError):
     """The data set was not found and could not be downloaded. The message names the files and where to put them."""
 
 

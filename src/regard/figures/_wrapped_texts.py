@@ -1,5 +1,6 @@
 """Titles and labels of axes in lines that fit their place: matplotlib writes one line, over others and beyond the figure."""
 
+import re
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,8 @@ if TYPE_CHECKING:
 else:  # as in regard.figures.style
     Figure = Any
 
+# A formula is one word: half of one would be drawn as its source.
+_WORD = re.compile(r"(?:\$(?:\\.|[^$\\])*\$|\\.|[^ ])+")
 _LETTER = 0.00725  # the mean width of a letter in inches, for each point of the font's size
 
 
@@ -41,8 +44,15 @@ def wrap_texts(figure: Figure) -> None:
 
 
 def _lines(line: str, most: int) -> str:
-    words = [piece for word in line.split(" ") for piece in textwrap.wrap(word, most, break_on_hyphens=False)]
-    return "\n".join(textwrap.wrap(" ".join(words), most, break_on_hyphens=False))
+    lines = [""]
+    for word in _WORD.findall(line):
+        for piece in [word] if "$" in word else textwrap.wrap(word, most, break_on_hyphens=False):
+            longer = f"{lines[-1]} {piece}".lstrip()
+            if lines[-1] and len(longer) > most:
+                lines.append(piece)
+            else:
+                lines[-1] = longer
+    return "\n".join(lines)
 
 
 def _length(text: Any) -> float:

@@ -24,10 +24,6 @@ class UnusableInputError(ValueError):
     """A file, folder or option from the user cannot be used. Commands end with exit code 2."""
 
 
-# Errors about a value, name or path that was passed, unless a subclass means damaged or missing data.
-INPUT_ERRORS = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
-
-
 def describe(value: Any) -> str:
     """A short description of a value for an error message."""
     if isinstance(value, Tensor):

@@ -10,6 +10,8 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from regard.support.input_errors import FailedWorkError
+
 LARGEST_JSON = 64 * 2**20
 DEEPEST_JSON = 64
 _KINDS = {
@@ -23,7 +25,7 @@ _KINDS = {
 _DEVICES = {"con", "prn", "aux", "nul", *(f"{name}{number}" for name in ("com", "lpt") for number in range(10))}
 
 
-class UnreadableError(ValueError):
+class UnreadableError(ValueError, FailedWorkError):
     """A file that regard does not read: of another kind, too large, or with unexpected content."""
 
 

@@ -10,6 +10,8 @@ from regard.support.checks import UnusableInputError, describe
 from regard.training._optimizer_settings import PEAK, OptimizerSettings
 
 GROUPS = "groups"  # the entry with the numbers of the parameter groups; every other name has a dot
+# Options of torch's optimizers that fit a device, not a run: it may be resumed on another one.
+OF_DEVICES = ("capturable", "differentiable", "foreach", "fused")
 
 
 def build_optimizers(settings: OptimizerSettings, network: nn.Module) -> list[torch.optim.Optimizer]:
@@ -85,8 +87,9 @@ def restore_optimizers(
 
 
 def _numbers(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain numbers of a parameter group."""
-    return {key: value for key, value in group.items() if isinstance(value, bool | int | float)}
+    """The plain numbers of a parameter group, without the options of devices."""
+    found = {key: value for key, value in group.items() if isinstance(value, bool | int | float)}
+    return {key: value for key, value in found.items() if key not in OF_DEVICES}
 
 
 def _in_layout_of(value: Any, parameter: Tensor) -> Any:

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.data import DataMissingError
-from regard.support.checks import INPUT_ERRORS, UnusableInputError, check_path, describe, is_iterable
+from regard.support.checks import UnusableInputError, check_path, describe, is_iterable
 from regard.support.files import finite_numbers, write_output
-from regard.support.reading import UnreadableError
+from regard.support.input_errors import is_input_error
 from regard.support.text import listed
 from regard.training._evaluation import score
 from regard.training._fabric import is_first_process, start_fabric
@@ -24,7 +23,7 @@ from regard.training._fitting import have_images_changed
 from regard.training._machine import command, commit, hardware, without
 from regard.training._progress import say
 from regard.training._recipe import Recipe
-from regard.training._run import EVALUATION, Run, load_run
+from regard.training._run import EVALUATION, METRICS, Run, load_run
 from regard.training._train import train
 
 
@@ -131,7 +130,7 @@ def train_seeds(
     **options: Any,
 ) -> SeedRuns:
     """Train the same recipe with several seeds, each in ``folder/seed-N``. If one seed fails, the others continue. But an
-    argument that the first seed cannot use is an error at once, since the others could not use it, either.
+    argument with which the first seed cannot take a step is an error at once: the others could not use it, either.
 
     Args:
         recipe: its own seed is replaced.
@@ -149,21 +148,30 @@ def train_seeds(
         raise ValueError(f"seeds must be distinct, and at least one, got {list(seeds)}")
     done = SeedRuns(recipe, tuple(seeds))
     for seed in seeds:
+        place, trained = Path(folder) / f"seed-{seed}", False
+        before = _logged_bytes(place)
         try:
-            run = train(replace(recipe, seed=seed), folder=Path(folder) / f"seed-{seed}", resume=resume, **options)
+            run = train(replace(recipe, seed=seed), folder=place, resume=resume, **options)
+            trained = True
             if evaluate:
                 accelerator = options.get("accelerator", "auto")
                 done.evaluations[seed] = _known(run) or evaluate_run(run, accelerator=accelerator)
             done.runs[seed] = run
         except Exception as error:
-            damaged = isinstance(error, UnreadableError | DataMissingError)
-            if isinstance(error, INPUT_ERRORS) and not damaged and seed == done.seeds[0]:
+            started = trained or _logged_bytes(place) != before
+            if seed == done.seeds[0] and not started and is_input_error(error):
                 raise
             done.errors[seed] = f"{type(error).__name__}: {error}"
             say(f"seed {seed} failed; continuing with the others. {done.errors[seed]}")
         if after_each is not None and done.runs:
             after_each(done)
     return done
+
+
+def _logged_bytes(folder: Path) -> int:
+    """The size of a run's log of steps."""
+    log = folder / METRICS
+    return log.stat().st_size if log.is_file() else 0
 
 
 def _known(run: Run) -> dict[str, Any] | None:

@@ -202,7 +202,7 @@ def _mixed(
     names, segments, of_words = (payload.meta[name] for name in ("tokens", "segments", "word_maps"))
     texts, grids = ([each for each in segments if (each["grid"] is None) == is_text] for is_text in (True, False))
     places = [place for each in texts for place in range(each["start"], each["start"] + each["count"])]
-    asked, at = _row_of(about, query, places)
+    asked, at = _row_of(about, query, sorted(range(len(names)), key=set(places).__contains__))  # words come last
     row = weights[at]
     pictures = [row[each["start"] : each["start"] + each["count"]].reshape(each["grid"]) for each in grids]
     images = [payload.arrays.get(f"image{number}") for number in range(len(pictures))]
