@@ -107,6 +107,29 @@ def test_a_sink_keeps_its_place_in_the_softmax_and_sigmoids_share_nothing(sigmoi
     torch.testing.assert_close(found, model(x))
 
 
+class Composed(nn.Module):
+    """A product of two maps, whose rows may have any sum."""
+
+    hidden = None
+
+    def forward(self, x):
+        scores = x @ x.mT
+        weights = scores.sigmoid() @ scores.softmax(-1)
+        return (weights if self.hidden is None else weights.masked_fill(self.hidden, 0.0)) @ x
+
+
+@torch.no_grad()
+def test_what_is_left_of_a_product_of_maps_keeps_its_weights():
+    model, x = Composed(), torch.randn(2, 3, 5, 4, dtype=torch.float64)
+    with regard.capture(model) as maps:
+        model(x)
+    assert maps[0].kind == "composed"
+    with regard.edit(model, "*", keys=[1, 4]):
+        found = model(x)
+    model.hidden = torch.tensor([False, True, False, False, True])
+    torch.testing.assert_close(found, model(x))
+
+
 def test_set_weights_are_those_of_the_formula():
     model, oracle = twins("sdpa", False, torch.float64)
     x, table = torch.randn(2, 5, 12, dtype=torch.float64), torch.rand(2, 2, 3, dtype=torch.float64) / 9

@@ -16,9 +16,10 @@ def signed():
     return 1.3 * torch.randn(2, 3, 6, 6).double().softmax(-1) - 0.9 * torch.randn(2, 3, 6, 6).double().softmax(-1)
 
 
-@pytest.mark.parametrize("kind", ["difference", "sigmoid", "contributions"])
+@pytest.mark.parametrize("kind", ["difference", "sigmoid", "contributions", "composed"])
 def test_every_statistic_is_that_of_the_shares_of_each_row(kind):
-    weights = signed() if kind == "difference" else 3 * torch.rand(2, 3, 6, 6).double()
+    positive = torch.rand(2, 3, 6, 6).double() * torch.linspace(0.01, 3, 6).double()[:, None]
+    weights = signed() if kind == "difference" else positive
     shares = weights.abs() / weights.abs().sum(-1, keepdim=True)
     found, want = maps_of(weights, kind), maps_of(shares, "softmax")
     for of in (entropy, lambda maps: distance(maps, grid=(6,))):

@@ -167,6 +167,14 @@ def test_the_copy_calls_the_smaller_layer_and_its_hooks(make):
     assert heads_in(small, lambda: small(x)) == {name: 2}
 
 
+def test_a_hook_of_the_backward_pass_gets_the_gradients_of_the_smaller_layer():
+    model, seen = Cross(), []
+    model.pool.register_full_backward_hook(lambda module, given, out: seen.append((module, [x.shape for x in given])))
+    small = regard.prune_heads(model, {"pool": [1, 3]})
+    small(torch.randn(2, 5, 16, requires_grad=True)).sum().backward()
+    assert seen == [(small.pool, [(2, 5, 16)] * 3)]
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("keep", [{"0": [1, 2]}, {"2": [0]}, {"0": [1], "2": [0, 3]}])
 def test_a_part_that_several_layers_use_is_pruned_in_each_alone(keep):
@@ -183,4 +191,12 @@ def test_a_projection_that_several_layers_of_transformers_use_is_not_pruned(tran
     model = transformers.LlamaModel(transformers.LlamaConfig(**sizes, intermediate_size=40))
     model.layers[0].self_attn.k_proj = model.layers[1].self_attn.k_proj
     with pytest.raises(KeyError, match=r"can be pruned is \['layers\.2\.self_attn'\]"):
+        regard.prune_heads(model, {"layers.0.self_attn": [1]})
+
+
+def test_a_projection_that_one_layer_uses_twice_is_not_pruned(transformers):
+    sizes = {"vocab_size": 50, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
+    model = transformers.LlamaModel(transformers.LlamaConfig(**sizes, intermediate_size=40))
+    model.layers[0].self_attn.k_proj = model.layers[0].self_attn.q_proj
+    with pytest.raises(KeyError, match=r"can be pruned is \['layers\.1\.self_attn'\]"):
         regard.prune_heads(model, {"layers.0.self_attn": [1]})

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from regard import MultiHeadAttention
 from regard.layers import PlacedAttention, keep_from_torch
@@ -336,3 +337,12 @@ def test_what_timms_weights_do_not_say_is_not_loaded(timm):
     other.blocks[1].norm2.eps = 1e-3
     with pytest.raises(ValueError, match=r"its norm is LayerNorm"):
         VisionTransformer.from_timm(other)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_weights_that_torch_computes_are_carried_over(bias):
+    theirs, x = nn.MultiheadAttention(8, 2, bias=bias, batch_first=True).double(), torch.randn(2, 5, 8).double()
+    parametrizations.weight_norm(theirs.out_proj)
+    theirs.out_proj.parametrizations.weight.original0.data *= 2
+    ours = MultiHeadAttention.from_torch(theirs)
+    torch.testing.assert_close(ours(x), theirs(x, x, x)[0])

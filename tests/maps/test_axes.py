@@ -7,6 +7,7 @@ from torch import nn
 
 import regard
 from regard.maps import Maps
+from regard.maps.tokens import _axis_evidence
 
 
 def hand(q, k, v):
@@ -637,3 +638,29 @@ def test_a_model_without_a_batch_has_heads_and_no_samples():
     maps = captured(model, torch.randn(7, 16))
     torch.testing.assert_close(maps[0].weights, model.map[None])
     assert (maps[0].axes, maps[0].over) == ("known", "tokens")
+
+
+class Convolved(nn.Module):
+    """Attention whose input has its channels first."""
+
+    num_heads = 2
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Conv1d(16, 48, 1)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(1, (3, 2, 8)).unbind(1)
+        return ((q.mT @ k).softmax(-1) @ v.mT).mT.flatten(1, 2)
+
+
+def test_the_modules_of_a_model_are_looked_through_once(monkeypatch):
+    looked, named_modules = [], _axis_evidence.named_modules
+    monkeypatch.setattr(_axis_evidence, "named_modules", lambda module: looked.append(module) or named_modules(module))
+    model = nn.Sequential(Convolved())
+    with regard.capture(model) as maps:
+        for _ in range(4):
+            model(torch.randn(3, 16, 5))
+    assert [call.axes.certainty for call in maps[0].calls] == ["known"] * 4
+    assert maps[0].calls[0].weights.shape == (3, 2, 5, 5)
+    assert len(looked) <= 3

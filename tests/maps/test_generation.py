@@ -269,8 +269,9 @@ class Crossing(nn.Module):
         super().__init__()
         self.q, self.kv = nn.Linear(8, 8), nn.Linear(8, 16)
 
-    def forward(self, hidden_states, key_value_states):
-        k, v = self.kv(key_value_states).unflatten(-1, (2, 2, 4)).permute(2, 0, 3, 1, 4)
+    def forward(self, hidden_states, key_value_states=None):
+        other = hidden_states if key_value_states is None else key_value_states
+        k, v = self.kv(other).unflatten(-1, (2, 2, 4)).permute(2, 0, 3, 1, 4)
         q = self.q(hidden_states).unflatten(-1, (2, 4)).transpose(1, 2)
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
 
@@ -287,6 +288,16 @@ def test_positions_of_cross_attention_without_a_cache(queries):
         assert found.query_positions.tolist() == list(range(queries))
         assert found.key_positions.tolist() == list(range(keys))
         assert found.latest.positions.cross
+
+
+@pytest.mark.parametrize("crosses", [(True, True, False), (False, False, True)])
+def test_a_layer_that_attends_to_either_sequence_has_the_positions_of_each_call(crosses):
+    layer, x = Crossing(), torch.randn(2, 5, 8)
+    for cross in crosses:
+        other = torch.randn(2, 5, 8) if cross else None
+        with torch.no_grad(), regard.capture(layer) as maps:
+            layer(x, other)
+        assert maps["Crossing"].latest.positions.cross == cross
 
 
 def whisper(transformers):

@@ -629,3 +629,38 @@ def test_weights_behind_dropout_that_are_not_those_before_it_do_not_agree(name):
     with torch.no_grad(), pytest.warns(UserWarning, match="do not reproduce"), regard.capture(network) as maps:
         network(*(torch.randn(2, 2, 6, 4) for _ in range(3)))
     assert maps[0].residual > 0.01
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize(
+    "apply",
+    [
+        lambda w, v: w @ v,
+        lambda w, v: w.squeeze(0) @ v,
+        lambda w, v: w.view(4, 5, 5) @ v,
+        lambda w, v: (v.mT @ w.squeeze(0).mT).mT,
+        lambda w, v: w[0, 0] @ v,
+    ],
+    ids=["as it is", "squeezed", "viewed", "the other way round", "one head"],
+)
+def test_a_map_that_all_samples_share_is_that_of_each(samples, apply):
+    class Shared(nn.Module):
+        num_heads = 4
+
+        def forward(self, v):
+            return apply(weights(), v)
+
+    q, k = torch.randn(2, 1, 4, 5, 8).unbind(0)
+    weights = lambda: (q @ k.mT).softmax(-1)  # noqa: E731
+    model, v = Shared(), torch.randn(samples, 4, 5, 3)
+    maps = captured_alone(model, v)
+    torch.testing.assert_close(maps[0].weights, apply(weights(), torch.eye(5).expand(samples, 4, 5, 5)))
+
+
+def captured_alone(model, *tensors):
+    with regard.capture(model) as maps:
+        model(*tensors)
+    assert not maps.missed
+    assert len(maps) == 1
+    assert maps[0].agrees
+    return maps

@@ -124,3 +124,44 @@ def test_a_change_in_place_that_cannot_be_followed_is_missed():
         model(*tensors)
     assert [missed.name for missed in maps.missed] == ["TwoSoftmaxes"]
     assert torch.equal(model.kept, model.entered)
+
+
+class MaskedAtRandom(nn.Module):
+    num_heads = 3
+
+    def forward(self, q, k, v):
+        scores = q @ k.mT
+        hidden = scores.masked_fill(torch.rand_like(scores) < 0.3, -1e9)
+        return torch.softmax(hidden, -1, out=torch.empty_like(scores)) @ v
+
+
+class NoisyScores(nn.Module):
+    num_heads = 3
+
+    def forward(self, q, k, v):
+        q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+        hidden = torch.where(torch.rand(len(q), q.shape[1], k.shape[1]) < 0.3, -1e9, 0.0)
+        scores = torch.baddbmm(hidden, q, k.mT, out=torch.empty_like(hidden))
+        return scores.softmax(-1) @ v
+
+
+INTO_A_TENSOR = {
+    "cat": TwoSoftmaxes(lambda x, y: torch.cat([x[:, :1], x[:, 1:]], 1, out=torch.empty_like(x)), first=0.5),
+    "stack": TwoSoftmaxes(lambda x, y: torch.stack(x.unbind(1), 1, out=torch.empty_like(x)), first=0.5),
+    "softmax": MaskedAtRandom(),
+    "baddbmm": NoisyScores(),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", list(INTO_A_TENSOR))
+def test_a_result_in_a_tensor_of_the_model_is_not_overwritten_by_what_entered_dropout(name):
+    model, tensors = INTO_A_TENSOR[name], torch.randn(3, 2, 3, 5, 4).unbind(0)
+    torch.manual_seed(1)
+    alone = model(*tensors)
+    torch.manual_seed(1)
+    with regard.capture(model) as maps:
+        out = model(*tensors)
+    assert torch.equal(out, alone)
+    q, k, _ = tensors
+    torch.testing.assert_close(maps[0].weights.reshape(2, 3, 5, 5), (q @ k.mT).softmax(-1))

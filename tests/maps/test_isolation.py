@@ -191,6 +191,15 @@ for grad in (True, False):  # what the model returned is kept, and with it what 
     del model
     assert len(maps) == 3 and gone() is None, (grad, maps)
 
+model = nn.Sequential(*(Remembering() for _ in range(4)))
+blocks = [regard.analysis.mask_heads(model, {"1": [0]}), regard.edit(model, "*", keys=1)]
+for grad in (True, False):
+    for block in blocks if grad else blocks[1:]:  # an edit is kept, and may be entered again
+        held.clear()
+        with torch.set_grad_enabled(grad), block:
+            model(x)
+        assert all(ref() is None for ref in held[1:]), (block, held)
+
 model = regard.GaussianAttention(8, 4, full_width=True)
 with regard.capture(model) as maps:
     model(torch.randn(1, 3, 3, 8))

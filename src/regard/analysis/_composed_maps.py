@@ -82,6 +82,10 @@ class CompositionListener(RecordListener):
             self._running.clear()
         self._running[record.name] = _Part(record, record.running.weights)
 
+    def forget(self) -> None:
+        """The block is over: let go of the model's tensors."""
+        self._running.clear()
+
     def _parts(self, names: Sequence[str]) -> list[_Part]:
         """The latest attentions of these names; none unless all are known, with the same queries."""
         parts = [self._running[name] for name in names if name in self._running]

@@ -210,7 +210,10 @@ class _Editor(CompositionListener):
         return any(may_match(name, edit.where) for edit in self.edits)
 
     def retract(self, name: str) -> None:
-        raise ValueError(f"{name!r} cannot be edited: it is linear attention, which has no map")
+        raise ValueError(
+            f"{name!r} cannot be edited: what it averages are no values, as in linear attention, which has no map, or in a map "
+            "that is a product of several matrices"
+        )
 
     def rescaled(self, name: str, factor: Tensor) -> None:
         warnings.warn(
@@ -313,6 +316,7 @@ def _join_editor(edit: Edit, stack: ExitStack) -> _Editor:
     if found is None:
         editors[key] = editor
         stack.callback(editors.pop, key, None)
+        stack.callback(editor.forget)  # an edit may be kept, to be read or entered again
         # Entered last, so that it exits first: at its exit it reports missed attention to the edits, which must still exist.
         stack.enter_context(intercept(edit.model, editor, keeps_path=False))
     return editor

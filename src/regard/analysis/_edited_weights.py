@@ -212,10 +212,11 @@ def without_edges(weights: Tensor, mask: Tensor, kind: str) -> Tensor:
     """The weights if the scores of these edges were −∞: the other keys share the weight of the blocked ones.
 
     A row without any other key becomes zero. Rows of a softmax with a learned sink or an added one sum to less than
-    one; the rest stays in their denominator. Sigmoid weights are independent: only the blocked ones become zero.
+    one; the rest stays in their denominator. Weights of sigmoids, and of products with these, are independent: only the
+    blocked ones become zero.
     """
     kept = weights.masked_fill(mask, 0.0)
-    if kind == "sigmoid":
+    if kind in ("sigmoid", "composed"):
         return kept
     total, left = weights.sum(-1, keepdim=True), kept.sum(-1, keepdim=True)
     rest = 1 - total

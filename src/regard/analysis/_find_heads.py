@@ -24,7 +24,7 @@ from regard.support.checks import check_choice, check_count, describe
 from regard.support.tables import text_table
 
 # Kinds of maps whose rows may have any sum.
-_NO_SHARES = ("sigmoid", "difference", "contributions")
+_NO_SHARES = ("sigmoid", "difference", "contributions", "composed")
 
 Given = str | Tensor | Map | Callable[[Tensor, Tensor], Tensor]
 
@@ -113,9 +113,10 @@ def find_heads(
         \mathrm{chance} = \operatorname{mean}_q \frac{|P(q)|}{|K(q)|}, \qquad
         \mathrm{lift} = \frac{\mathrm{score} - \mathrm{chance}}{1 - \mathrm{chance}}
 
-    over the queries whose pattern P(q) has a key among the keys K(q) they may see. Rows of sigmoid attention, differences and
-    contributions, which may have any sum, are normalized first, by the sizes of their weights. A head counts as found if
-    its lift is ``margin`` or more. There is no p-value, because the rows of one map are not independent samples.
+    over the queries whose pattern P(q) has a key among the keys K(q) they may see. Rows of sigmoid attention, of differences,
+    products of maps and contributions, which may have any sum, are normalized first, by the sizes of their weights. A head
+    counts as found if its lift is ``margin`` or more. There is no p-value, because the rows of one map are not independent
+    samples.
 
     ==================  ==============================================================================================
     ``"previous"``      the token before

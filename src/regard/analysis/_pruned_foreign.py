@@ -141,8 +141,8 @@ def foreign_attention(model: nn.Module) -> list[ForeignAttention]:
 
 
 def holders_of_parts(model: nn.Module) -> Counter[int]:
-    """How many modules of the model hold each module, by its ``id``: a projection of several layers keeps its size."""
-    return Counter(id(child) for parent in model.modules() for child in parent.children())
+    """How often the modules of the model hold each module, by its ``id``: a projection that is used twice keeps its size."""
+    return Counter(id(child) for parent in model.modules() for child in parent._modules.values())
 
 
 def _inputs(module: nn.Module) -> tuple[nn.Module, ...] | None:

@@ -48,7 +48,7 @@ def prune_layer(layer: OwnLayer, kept: Sequence[int]) -> None:
     >>> layer.center.shape, layer(torch.randn(1, 5, 12)).shape
     (torch.Size([2, 1]), torch.Size([1, 5, 12]))
     """
-    for name, part in list(layer.named_children()):
+    for name, part in list(layer._modules.items()):
         setattr(layer, name, copy.deepcopy(part))  # another layer may use the same part
     if isinstance(layer, MultiHeadAttention):
         _prune_multi_head(layer, list(kept))

@@ -22,7 +22,7 @@ from regard.layers import (
 from regard.maps import ModuleNames
 from regard.support.checks import describe
 
-_HOOKS = ("_forward_", "_backward_")
+_HOOKS = ("_forward_", "_backward_", "_is_full_backward_hook")
 
 Prunable = nn.Module | ForeignAttention | InterleavedAttention
 

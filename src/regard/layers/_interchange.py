@@ -67,7 +67,10 @@ def from_torch(module: nn.MultiheadAttention) -> LayerParts:
         "output_bias": module.out_proj.bias is not None,
         "dropout": module.dropout,
     }
-    state: dict[str, Tensor] = {f"output.{name}": value for name, value in module.out_proj.named_parameters()}
+    # What torch reads of the output projection, whose weight may be computed from other parameters, as those of the inputs.
+    state: dict[str, Tensor] = {"output.weight": module.out_proj.weight}
+    if module.out_proj.bias is not None:
+        state["output.bias"] = module.out_proj.bias
     if module.embed_dim == module.kdim == module.vdim:
         names: tuple[str, ...] = ("qkv",)
         state["qkv.weight"] = module.in_proj_weight

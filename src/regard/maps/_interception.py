@@ -183,7 +183,8 @@ class Interceptor(InterceptorParts):
             if new is None or running.restore is None:
                 return out, running.output
             heads, new = new, running.restore(new)
-        edited = record.computation.edited if record.computation is not None else None
+        # The weights refer to the computation: both would live, with the tensors of the model, until the next garbage collection.
+        edited, running.edited = running.edited, None
         self._replaced = None if edited is None else (weakref.ref(new), edited)
         return ((new, *out[1:]) if isinstance(out, tuple) else new), heads
 

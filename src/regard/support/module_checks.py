@@ -23,7 +23,8 @@ def check_linear_layers(name: str, module: nn.Module) -> None:
     for inside, layer in module.named_modules():
         if isinstance(layer, nn.Linear) and (replaced_method(layer, nn.Linear, "forward") or not is_unmodified(layer)):
             raise TypeError(
-                f"the {inside} of {name} is no plain nn.Linear ({type(layer).__name__}): its weight is not all"
+                f"the {inside} of {name} is no plain nn.Linear ({type(layer).__name__}): its weight is not all that it computes "
+                "with; merge an adapter into it first"
             )
 
 

@@ -25,7 +25,7 @@ from regard.maps.repeats._module_watch import FIRST_CALL
 from regard.maps.sources import arranged, run_as_called, run_usual
 from regard.maps.tokens._axes import MapAxes
 from regard.maps.tokens._layout import Layout
-from regard.maps.tokens._positions import CACHES, CacheState, Positions, positions_in, state_of
+from regard.maps.tokens._positions import CACHES, CacheState, Positions, attends_elsewhere, positions_in, state_of
 from regard.maps.tokens._token_layouts import TokenLayouts
 from regard.maps.weights._attention_scores import AttentionScores
 from regard.maps.weights._band import Band
@@ -213,7 +213,7 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) 
             return None
         form = (of_key, steps, value.shape, more, given.shape, given.dtype, given.is_contiguous())
     causal, scale, shared = count > 5 and args[5], kwargs.get("scale"), kwargs.get("enable_gqa", False)
-    kinds = (query.dtype, key.dtype, value.dtype, query.device, causal, scale, shared)
+    kinds = (query.dtype, key.dtype, value.dtype, query.device, causal, scale, shared, attends_elsewhere(inside))
     like = ("call", tuple(codes), of_query, query.stride(), form, kinds)
     return Call(frame, variables, inside, codes, given, module, (query, key, value), causal, scale, shared, like)
 

@@ -29,6 +29,7 @@ from regard.maps.sources._tensor_facts import (
     WRITES,
     is_in_place,
     sums_to_one,
+    without_out,
 )
 from regard.maps.sources._tensor_history import TensorHistory
 from regard.maps.sources._tensor_origins import WeightedSum
@@ -116,7 +117,7 @@ class HandwrittenAttention:
         origin, source = self.history.get(scores), None
         if origin is not None and origin.mask.hidden and args and place == 1:
             with torch.no_grad(), torch._C.DisableTorchFunction():
-                source = func(origin.source, *args[1:], **kwargs)
+                source = func(origin.source, *args[1:], **without_out(kwargs))
         self.history.softmax(func.__name__, scores, out, axis, source)
         return out, None
 
@@ -205,7 +206,7 @@ class HandwrittenAttention:
         origin = self.history.get(out)
         if func.__name__ in ("baddbmm", "addmm") and origin is not None and self.history.random.among(args[:1]):
             with torch.no_grad(), torch._C.DisableTorchFunction():
-                entered = func(torch.zeros_like(args[0]), *args[1:], **kwargs)
+                entered = func(torch.zeros_like(args[0]), *args[1:], **without_out(kwargs))
             self.history.hide(origin, entered, out, self.history.random.is_alone(args[0]))
         return out, None if linear is None else LinearAttention(linear.name, linear[1:3])
 
@@ -245,6 +246,7 @@ class HandwrittenAttention:
 def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRecord | str:
     """The record of a product of weights and values; a reason if it is linear attention, which has no map."""
     rows_of_values = found.arrange(out)
+    found = _of_each_item(found, rows_of_values)
     shape, in_model = _as_before(found, rows_of_values)
     width = rows_of_values.shape[-1]
     evidence = evidence_for(site, width, (*shape[:-1], width), in_model)
@@ -302,6 +304,16 @@ def handwritten(site: CallSite, found: WeightedSum, out: Tensor) -> AttentionRec
     record = as_read(record, reading)
     record.running.dropout = dropped is not None
     return record
+
+
+def _of_each_item(found: WeightedSum, rows_of_values: Tensor) -> WeightedSum:
+    """The weighted sum with a map for each item of the output. A model may have one map for several, such as all samples."""
+    lead = rows_of_values.shape[:-2]
+    if found.weights.shape[:-2] == lead:
+        return found
+    shape = (*lead, *found.weights.shape[-2:])
+    dropped = None if found.dropped is None else found.dropped.expand(shape)
+    return replace(found, weights=found.weights.expand(shape), dropped=dropped, shape=shape)
 
 
 def _as_before(found: WeightedSum, rows_of_values: Tensor) -> tuple[tuple[int, ...], Tensor]:

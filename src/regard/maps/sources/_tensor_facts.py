@@ -59,6 +59,11 @@ def tensors_of(args: tuple[Any, ...]) -> list[Tensor]:
     return [x for x in given if isinstance(x, Tensor)]
 
 
+def without_out(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name, less ``out``: a function that is run once more for a map must not write into a tensor of the model."""
+    return {name: x for name, x in kwargs.items() if name != "out"}
+
+
 def is_learned(x: Tensor) -> bool:
     """Whether x is a parameter, a view of one, or has no batch axis, so that all samples share it."""
     return x.ndim < 3 or isinstance(x, nn.Parameter) or isinstance(x._base, nn.Parameter)

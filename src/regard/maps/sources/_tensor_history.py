@@ -50,6 +50,7 @@ from regard.maps.sources._tensor_facts import (
     is_whole_view,
     represents,
     tensors_of,
+    without_out,
 )
 from regard.maps.sources._tensor_origins import ExpectedUse, RandomMask, RecordedAverage, TensorOrigin, WeightedSum
 
@@ -353,7 +354,7 @@ class TensorHistory:
         if any(origin.source is not None for origin in known):
             if not all(origin.source is not None and origin.mask.is_like(first.mask) for origin in known):
                 return False
-            others = {key: x for key, x in kwargs.items() if key != "tensors"}
+            others = {key: x for key, x in without_out(kwargs).items() if key != "tensors"}
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 source = func(entered_dropout(parts, self.get), *args[1:], **others)
         self._merged(tuple(parts), first)

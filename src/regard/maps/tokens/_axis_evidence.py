@@ -88,15 +88,20 @@ def _is_channels_first(x: Tensor, site: CallSite) -> bool:
         return False
     found = False
     for module, _ in _running_modules(site):
-        for child in named_modules(module).values():
-            if isinstance(child, nn.Linear | nn.Conv1d):
-                is_linear = isinstance(child, nn.Linear)
-                names = ("in_features", "out_features") if is_linear else ("in_channels", "out_channels")
-                channels = [getattr(child, name) for name in names]
-                if is_linear and x.shape[2] in channels:
-                    return False
-                found = found or x.shape[1] in channels
+        if (key := (id(module), "channels")) not in site.remembered:
+            site.remembered[key] = _channels_of(module)
+        of_linear, of_all = site.remembered[key]
+        if x.shape[2] in of_linear:
+            return False
+        found = found or x.shape[1] in of_all
     return found
+
+
+def _channels_of(module: nn.Module) -> tuple[set[int], set[int]]:
+    """The numbers of channels of all linear layers in a module, and of these and its 1-D convolutions."""
+    inside = named_modules(module).values()
+    linear = {n for x in inside if isinstance(x, nn.Linear) for n in (x.in_features, x.out_features)}
+    return linear, linear | {n for x in inside if isinstance(x, nn.Conv1d) for n in (x.in_channels, x.out_channels)}
 
 
 def _keys_beside(value: Tensor, first: Tensor | None, turned: bool = False) -> bool:

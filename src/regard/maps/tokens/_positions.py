@@ -72,7 +72,7 @@ def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
     cache = _local(inside, CACHES)
     stack = CallStack.of(frame.f_code for frame in site.frames)
     if cache is None:
-        whole, cross = Positions(0, queries, 0, keys, queries, beams=stack.beams), _attends_elsewhere(inside)
+        whole, cross = Positions(0, queries, 0, keys, queries, beams=stack.beams), attends_elsewhere(inside)
         return replace(whole, cross=cross) if cross or queries == keys else None
     state = state_of(cache, site.module, inside, stack)
     return None if state is None else positions_in(state, shape)
@@ -102,12 +102,12 @@ def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], stack: 
     # Few caches contain another cache. Asking their class, once, is faster than asking each object for a missing attribute.
     plain = _is_plain(kind)
     if not plain and not hasattr(cache, "get_seq_length"):
-        if not _grows(cache) or _attends_elsewhere(inside) or _local(inside, ("context",)) is not None:
+        if not _grows(cache) or attends_elsewhere(inside) or _local(inside, ("context",)) is not None:
             return None
         return CacheState(None, False, stack.beams, stack.guessed)
     if not plain or "self_attention_cache" in cache.__dict__:
         own = getattr(cache, "self_attention_cache", cache)
-    cross = _attends_elsewhere(inside) or _is_named_cross(type(module).__name__)
+    cross = attends_elsewhere(inside) or _is_named_cross(type(module).__name__)
     if cross and own is cache:  # it holds the other sequence, at least in this layer: Whisper, Mllama
         length = _length_of_queries(cache, module, inside)
         if length is None:
@@ -184,7 +184,7 @@ def _local(frames: Sequence[FrameType], names: tuple[str, ...]) -> Any:
     return None
 
 
-def _attends_elsewhere(frames: Sequence[FrameType]) -> bool:
+def attends_elsewhere(frames: Sequence[FrameType]) -> bool:
     """Whether this call is cross-attention."""
     return _local(frames, _OTHER_SEQUENCE) is not None or bool(_local(frames, ("is_cross_attention",)))
 
