@@ -27,11 +27,10 @@ def check_token_numbers(name: str, tokens: Any, vocab_size: int) -> None:
 
 
 def check_keep(name: str, keep: Any, tokens: Tensor) -> None:
-    """A mask ``(batch, tokens)`` of the tokens, True = a token, False = padding."""
+    """A mask ``(batch, tokens)`` of the tokens, True = a token, False = padding. The tokens are checked already."""
     if keep is None:
         return
     check_tensor(name, keep)
-    check_tensor("source" if name in ("keep", "source_keep") else "tokens", tokens)
     if keep.dtype is not torch.bool:
         raise TypeError(f"{name} must be a boolean tensor (True = attend), got {describe(keep)}")
     if keep.shape != tokens.shape[:2]:
