@@ -7,7 +7,7 @@ block sizes (the launches, which are ordinary Python). Where to find what:
 
 - Small planes, both axes in one kernel: ``_plane.py``. Planes of up to 128 × 128 with given axis matrices, one pass per
   axis: ``_axis_pass.py``. Axis matrices of heads: ``_matrices.py``. One value for all heads: ``_map_gradient.py``. Launches:
-  ``_launch.py``, with the block sizes of ``_cuts.py``. For autograd: ``_functions.py``, and ``_ops.py`` in compiled code.
+  ``_launch.py``, with the block sizes of ``_setups.py``. For autograd: ``_functions.py``, and ``_ops.py`` in compiled code.
 - Gaussian heads on a grid of any size, one pass per axis: ``_grid.py``, with the launches of ``_grid_plan.py`` and
   ``_axes.py``. Local heads: ``_stream_pass.py``. Wide heads: ``_wide_pass.py``, on long axes ``_gaussian_pass.py``. Calls
   like earlier ones: ``_call_cache.py``. Wide heads of a frozen plan: ``_node_pass.py``, ``_node_launch.py``,
