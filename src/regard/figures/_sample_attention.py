@@ -61,7 +61,8 @@ def image_attention(
     if query is not None and not all(0 <= at < size for at, size in zip(query, first, strict=True)):
         raise ValueError(f"query is {query}, but must lie on the grid {first} of the first layer")
 
-    shown = []  # the map, the layout of its queries, the place of the query on it, and its weights (heads, keys)
+    # The map, the layout of its queries, the place of the query on it, and its weights (heads, keys).
+    shown: list[tuple[Map, Layout, tuple[int, int], Tensor]] = []
     for found in on_grid:
         asking = _asking(found, grid)
         rows, columns = asking.grid
