@@ -76,9 +76,6 @@ def list_files(folder: Path) -> tuple[list[ImageFile], list[str]]:
                 raise UnsuitableDataError(f"there are no images in {place}: add some, or remove the folder")
             files += [ImageFile(part, file_name(place.name), *each) for each in found]
             ignored += others
-    if not files:
-        endings = ", ".join(sorted(SUFFIXES))
-        raise UnsuitableDataError(f"{folder} has no images in its folders (files that end in {endings})")
     return sorted(files, key=lambda file: file.path), sorted(ignored)
 
 
