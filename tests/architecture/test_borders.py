@@ -117,6 +117,14 @@ def test_inherited_fields_of_a_dataclass_are_arguments(tmp_path):
     assert "B takes 14 arguments" in str(violation)
 
 
+def test_the_files_that_docstrings_name_exist():
+    source = {path: path.read_text("utf-8") for path in (ROOT / "src" / "regard").rglob("*.py")}
+    names = {path.name for path in source}
+    named = {(path.name, name) for path, text in source.items() for name in re.findall(r"``(_\w+\.py)``", text)}
+    assert len(named) > 50
+    assert not {(where, name) for where, name in named if name not in names}
+
+
 def test_the_walks_in_contributing_are_true_to_the_code():
     root = Path(__file__).parents[2]
     section = (root / "CONTRIBUTING.md").read_text("utf-8").split("## Two walks through the code")[1]

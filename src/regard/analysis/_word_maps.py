@@ -89,7 +89,7 @@ def word_maps(
         raise TypeError(f"sample must be a whole number, got {describe(sample)}")
     total: Tensor | None = None
     count = 0
-    for call, weights in _weights(maps, sides, None if tokens is None else len(tokens), segments):
+    for call, weights in _weights(maps, None if tokens is None else len(tokens), segments):
         size = _scaled(sides, weights.shape[2])
         if size is None or (total is not None and weights.shape[3] != len(total)):
             continue
@@ -115,7 +115,7 @@ def word_maps(
 
 
 def _weights(
-    maps: Maps, grid: Grid, words: int | None, segments: Any
+    maps: Maps, words: int | None, segments: Any
 ) -> Iterator[tuple[AttentionRecord, Float[Tensor, "batch heads places words"]]]:
     """Attention from image positions to words, call by call."""
     parts = None if segments is None else check_segments(segments)

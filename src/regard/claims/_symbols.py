@@ -15,11 +15,6 @@ def symbols() -> Any:
     return sympy
 
 
-def is_zero(expression: Any) -> bool:
-    """Whether an expression vanishes for all values of its symbols."""
-    return bool(symbols().simplify(expression) == 0)
-
-
 def written(expression: Any) -> str:
     """An expression in mathematical notation."""
     text = str(expression).replace("**", "^").replace("*", " ")
@@ -52,13 +47,12 @@ def proof(differences: dict[str, Any]) -> Evidence:
 
 
 @cache
-def normal_moments(highest: int = 2) -> tuple[Any, Any, tuple[Any, ...]]:
-    """μ, σ and E[x⁰] … E[xⁿ] of a normal variable, from its density by integration."""
+def normal_moments() -> tuple[Any, Any, tuple[Any, ...]]:
+    """μ, σ and E[x⁰], E[x], E[x²] of a normal variable, from its density by integration."""
     sympy = symbols()
     mu, sigma, x = sympy.Symbol("mu", real=True), sympy.Symbol("sigma", positive=True), sympy.Symbol("x", real=True)
     density = sympy.exp(-((x - mu) ** 2) / (2 * sigma**2)) / (sigma * sympy.sqrt(2 * sympy.pi))
     moments = tuple(
-        sympy.expand(sympy.simplify(sympy.integrate(x**n * density, (x, -sympy.oo, sympy.oo))))
-        for n in range(highest + 1)
+        sympy.expand(sympy.simplify(sympy.integrate(x**n * density, (x, -sympy.oo, sympy.oo)))) for n in range(3)
     )
     return mu, sigma, moments

@@ -41,9 +41,9 @@ class Trial:
         return order.roll(1) if torch.equal(order, torch.arange(n)) else order
 
 
-def trials(count: int = 24, seed: int = 0) -> Iterator[Trial]:
+def trials(count: int = 24) -> Iterator[Trial]:
     """Random cases, the same in every run."""
-    return (Trial(number, seed) for number in range(count))
+    return (Trial(number, seed=0) for number in range(count))
 
 
 class Comparison:
@@ -58,34 +58,31 @@ class Comparison:
         self.tolerance, self.unit = tolerance, unit
         self.cases, self.failed, self.worst, self.first, self.first_error = 0, 0, 0.0, "", 0.0
 
-    def same(self, got: Any, expected: Any, case: str | Callable[[], str] = "") -> bool:
+    def same(self, got: Any, expected: Any, case: str | Callable[[], str] = "") -> None:
         """Record whether two tensors or numbers are equal; different shapes count as infinitely far apart."""
         got, expected = (torch.as_tensor(x, dtype=torch.float64).detach() for x in (got, expected))
-        if got.shape != expected.shape:
-            return self._add(math.inf, case)
-        if not got.numel():
-            return self._add(0.0, case)
-        error = float((got - expected).abs().max())
-        return self._add(math.inf if math.isnan(error) else error, case)
+        error = math.inf
+        if got.shape == expected.shape:
+            error = float((got - expected).abs().max()) if got.numel() else 0.0
+        self._add(math.inf if math.isnan(error) else error, case)
 
-    def true(self, condition: bool, case: str | Callable[[], str] = "") -> bool:
+    def true(self, condition: bool, case: str | Callable[[], str] = "") -> None:
         """Record a boolean check."""
-        return self._add(0.0 if condition else math.inf, case)
+        self._add(0.0 if condition else math.inf, case)
 
-    def mean(self, samples: Tensor, expected: int | float, case: str | Callable[[], str] = "") -> bool:
+    def mean(self, samples: Tensor, expected: int | float, case: str | Callable[[], str] = "") -> None:
         """Record how far the mean of independent samples is from its expectation, in standard errors."""
         error = float(samples.std()) / math.sqrt(len(samples))
-        return self._add(abs(float(samples.mean()) - expected) / error, case)
+        self._add(abs(float(samples.mean()) - expected) / error, case)
 
-    def _add(self, error: float, case: str | Callable[[], str]) -> bool:
+    def _add(self, error: float, case: str | Callable[[], str]) -> None:
         self.cases += 1
         self.worst = max(self.worst, error)
         if error <= self.tolerance:
-            return True
+            return
         self.failed += 1
         if self.failed == 1:
             self.first, self.first_error = (case() if callable(case) else case), error
-        return False
 
     def evidence(
         self, what: str = "random cases", *, draw: Callable[[], Figure] | None = None, **numbers: Any

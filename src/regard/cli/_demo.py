@@ -112,7 +112,7 @@ def train_network(folder: Path, smoke: bool) -> tuple[Any, str]:
     )
 
 
-def choose_threads(recipe: Any, steps: int = 3) -> None:
+def choose_threads(recipe: Any) -> None:
     """Use all cores or one, whichever is faster now: if other programs use the cores, threads wait for each other."""
     import torch
 
@@ -122,7 +122,7 @@ def choose_threads(recipe: Any, steps: int = 3) -> None:
     seconds: dict[int, float] = {}
     for threads in {all_threads, 1}:
         torch.set_num_threads(threads)
-        for step in range(steps + 1):
+        for step in range(4):
             begin = time.perf_counter()
             network(images).sum().backward()
             if step:  # the first one warms up

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from regard.convert._bounds import Arithmetic, MapRow, arithmetic, lost_below, sharpness_for
 from regard.convert._calls import why_changed
+from regard.convert._kernels import CONVOLVE
 from regard.convert._observed_taps import observed_taps
 from regard.convert._output_size import output_size
 from regard.convert._prepared_taps import AllTaps, cached_attention, kind_of, prepare, remember
@@ -33,7 +34,6 @@ from regard.support.default_device import on_cpu
 from regard.support.tensor_cache import TensorCache, is_captured
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
-CONVOLVE: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 

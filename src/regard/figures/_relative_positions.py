@@ -68,24 +68,13 @@ def relative_positions(
     center, sharpness = plain(center), plain(sharpness)
     heads, two = len(center), len(grid) == 2
     targets = [[[x + d for x, d in zip(place, one.tolist(), strict=True)] for place in places] for one in center]
-    seen = [*places, *(target for row in targets for target in row)]
-    limits = [
-        (min(-0.5, *(x[axis] - 0.5 for x in seen)), max(size - 0.5, *(x[axis] + 0.5 for x in seen)))
-        for axis, size in enumerate(grid)
-    ]
+    limits = _limits([*places, *(target for row in targets for target in row)], grid)
     figure, panels = new_figure(
         heads, len(places), width=4.2 if len(places) == 1 else 3.0 if two else 3.6, height=3.0 if two else 2.4
     )
     for head in range(heads):
         own = slice(head, head + 1)
-        maps = [
-            softargmax(
-                gaussian_scores(
-                    center[own], sharpness[own], grid, queries=[torch.tensor([x], dtype=torch.float64) for x in place]
-                )
-            ).reshape(tuple(grid))
-            for place in places
-        ]
+        maps = [_weights(center[own], sharpness[own], grid, place) for place in places]
         # One scale for all panels of a head, so that they can be compared.
         largest = max(float(weights.max()) for weights in maps)
         row = panels[head * len(places) : (head + 1) * len(places)]
@@ -121,6 +110,20 @@ def _places(queries: Any, grid: Sequence[int]) -> list[tuple[int | float, ...]]:
             raise ValueError(f"queries must hold {len(grid)} coordinate(s) each for grid {tuple(grid)}, got {query!r}")
         places.append(tuple(place))
     return places
+
+
+def _limits(seen: Sequence[Query], grid: Sequence[int]) -> Limits:
+    """The range to draw on each axis: the grid, and half a token around each of these coordinates."""
+    return [
+        (min(-0.5, *(x[axis] - 0.5 for x in seen)), max(size - 0.5, *(x[axis] + 0.5 for x in seen)))
+        for axis, size in enumerate(grid)
+    ]
+
+
+def _weights(center: Tensor, sharpness: Tensor, grid: Sequence[int], place: Query) -> Tensor:
+    """What one head gives to each key of the grid, from the query at ``place``."""
+    queries = [torch.tensor([x], dtype=torch.float64) for x in place]
+    return softargmax(gaussian_scores(center, sharpness, grid, queries=queries)).reshape(tuple(grid))
 
 
 def _draw_map(panel: Axes, weights: Tensor, place: Query, target: Query, limits: Limits, largest: float) -> Any:

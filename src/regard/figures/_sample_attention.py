@@ -61,31 +61,34 @@ def image_attention(
     if query is not None and not all(0 <= at < size for at, size in zip(query, first, strict=True)):
         raise ValueError(f"query is {query}, but must lie on the grid {first} of the first layer")
 
-    def place(found: Map) -> tuple[int, int]:
-        rows, columns = _asking(found, grid).grid
-        if query is None:
-            return rows // 2, columns // 2
-        return query[0] * rows // first[0], query[1] * columns // first[1]
-
-    shown = [found for found in on_grid if _row(found, _asking(found, grid), place(found)) is not None][:MOST_LAYERS]
+    # The map, the layout of its queries, the place of the query on it, and its weights (heads, keys).
+    shown: list[tuple[Map, Layout, tuple[int, int], Tensor]] = []
+    for found in on_grid:
+        asking = _asking(found, grid)
+        rows, columns = asking.grid
+        at = (
+            (rows // 2, columns // 2)
+            if query is None
+            else (query[0] * rows // first[0], query[1] * columns // first[1])
+        )
+        row = _row(found, asking, at)
+        if row is not None and len(shown) < MOST_LAYERS:
+            check_finite(f"maps[{found.name!r}].weights", found.weights)
+            shown.append((found, asking, at, found.weights[0, :, row]))
     if not shown:
         return None
-    heads = min(MOST_HEADS, max(found.shape[1] for found in shown))
+    heads = min(MOST_HEADS, max(found.shape[1] for found, *_ in shown))
     figure, panels = new_figure(len(shown), heads + 1, width=1.3, height=1.45)
     for panel in panels:
         panel.set_axis_off()
-    top = float(max(found.shape[3] for found in shown))
-    rows = []
-    for found in shown:
-        check_finite(f"maps[{found.name!r}].weights", found.weights)
-        rows.append(found.weights[0, :, _row(found, _asking(found, grid), place(found))])
-    signed = any(bool((row < 0).any()) for row in rows)
+    top = float(max(found.shape[3] for found, *_ in shown))
+    signed = any(bool((weights < 0).any()) for *_, weights in shown)
     painted = None
-    for number, (found, row) in enumerate(zip(shown, rows, strict=True)):
+    for number, (found, asking, at, weights) in enumerate(shown):
         line = panels[number * (heads + 1) : (number + 1) * (heads + 1)]
-        _draw_image(line[0], found, _asking(found, grid), image, place(found))
-        painted = _draw_heads(line[1:], found, found.layout(grid), row, top, signed)
-    seen = "the class token" if _asking(shown[0], grid).prefix else "the marked token"
+        _draw_image(line[0], found, asking, image, at)
+        painted = _draw_heads(line[1:], found, found.layout(grid), weights, top, signed)
+    seen = "the class token" if shown[0][1].prefix else "the marked token"
     add_color_bar(figure, panels, painted, top, signed, f"Where heads look from {seen}")
     return finish(figure, path)
 

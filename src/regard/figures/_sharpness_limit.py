@@ -56,7 +56,7 @@ def limit(
     if isinstance(distances, bool) or not isinstance(distances, int) or distances < 1:
         raise ValueError(f"distances must be a whole number of 1 or more, got {describe(distances)}")
 
-    weights, squared = _weights(place, grid, sharpness)
+    weights, squared = _weights(place, sharpness, grid)
     levels = squared.unique()[: distances + 1]
     nearest = int((squared == levels[0]).sum())
     figure, (left, right) = new_figure(1, 2, width=5.2, height=4.2)
@@ -91,7 +91,7 @@ def limit(
     return finish(figure, path)
 
 
-def _weights(place: list[float], grid: Sequence[int], sharpness: Tensor) -> tuple[Tensor, Tensor]:
+def _weights(place: list[float], sharpness: Tensor, grid: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Weights of every key for every sharpness, (values, keys), and every key's squared distance from the target."""
     center = torch.tensor([place], dtype=torch.float64)
     middle = [n // 2 for n in grid]

@@ -250,7 +250,7 @@ def _tiled_forward(value: Tensor, groups: Sequence[HeadGroup], matrices: Sequenc
                     if len(group.axes) == 1:
                         torch.mm(rows, x[start:stop], out=y[first:last])
                     else:
-                        _later_axes(rows @ x[start:stop], group.axes, weights, spans, width, y[first:last])
+                        _later_axes(rows @ x[start:stop], group.axes, weights, spans, y[first:last])
     return out
 
 
@@ -259,7 +259,6 @@ def _later_axes(
     axes: Sequence[AxisBlocks],
     weights: Sequence[Tensor],
     spans: Sequence[list[tuple[int, int, int, int]]],
-    width: int,
     out: Tensor | None,
 ) -> list[Tensor]:
     """Apply the second and later axes. Returns the input of each pass; the last result is written to ``out``."""
@@ -296,7 +295,7 @@ def _tiled_backward(
     needs_value: bool,
     needs_matrices: bool,
 ) -> list[Tensor | None]:
-    batch, value_heads, _, width = value.shape
+    batch, value_heads = value.shape[:2]
     grad_value = huge_pages.empty(*value.shape, like=value).zero_() if needs_value else None
     grad_matrices = [[torch.zeros_like(matrix) if needs_matrices else None for matrix in group] for group in matrices]
     for g, group in enumerate(groups):
@@ -310,21 +309,32 @@ def _tiled_backward(
                 x = value[b, source].view(axes[0].inputs, -1)
                 gy = grad[b, head].view(axes[0].outputs, -1)
                 gx = None if grad_value is None else grad_value[b, source].view(axes[0].inputs, -1)
-                for k, first, last, start, stop in _row_tiles(spans[0], x.shape[1] * x.element_size()):
-                    offset = k * axes[0].block
-                    rows = weights[0][k, first - offset : last - offset]
-                    window = x[start:stop]
-                    tile_grad = gy[first:last]
-                    if len(axes) > 1:
-                        entered: list[Tensor] = []
-                        if needs_matrices:
-                            entered = _later_axes(rows @ window, axes, weights, spans, width, None)
-                        tile_grad = _later_axes_backward(tile_grad, axes, weights, spans, entered, sums)
-                    if sums[0] is not None:
-                        sums[0][k, first - offset : last - offset].addmm_(tile_grad, window.mT)
-                    if gx is not None:
-                        gx[start:stop].addmm_(rows.mT, tile_grad)
+                _head_backward(gy, x, axes, weights, spans, gx, sums)
     return [grad_value, *(m for group_grads in grad_matrices for m in group_grads)]
+
+
+def _head_backward(
+    grad: Tensor,
+    x: Tensor,
+    axes: Sequence[AxisBlocks],
+    weights: Sequence[Tensor],
+    spans: Sequence[list[tuple[int, int, int, int]]],
+    grad_x: Tensor | None,
+    sums: Sequence[Tensor | None],
+) -> None:
+    """Add the gradients of one head and one sample to ``grad_x`` and to ``sums``, those of the matrices."""
+    for k, first, last, start, stop in _row_tiles(spans[0], x.shape[1] * x.element_size()):
+        offset = k * axes[0].block
+        rows = weights[0][k, first - offset : last - offset]
+        window = x[start:stop]
+        tile_grad = grad[first:last]
+        if len(axes) > 1:
+            entered = [] if sums[0] is None else _later_axes(rows @ window, axes, weights, spans, None)
+            tile_grad = _later_axes_backward(tile_grad, axes, weights, spans, entered, sums)
+        if sums[0] is not None:
+            sums[0][k, first - offset : last - offset].addmm_(tile_grad, window.mT)
+        if grad_x is not None:
+            grad_x[start:stop].addmm_(rows.mT, tile_grad)
 
 
 def _later_axes_backward(

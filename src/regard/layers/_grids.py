@@ -51,25 +51,17 @@ def _with_grid(x: Tensor, grid: tuple[int, ...], axes: int, width: int) -> tuple
         raise ValueError(
             f"grid is {grid}, with {len(grid)} axes, but the layer has {axes}; x has shape {tuple(x.shape)}"
         )
-    shape = static_sizes(x)
-    if x.ndim == axes + 2 and axes > 1:
-        if shape[1:-1] != grid:
-            raise ValueError(
-                f"x has shape {tuple(x.shape)} and grid is {grid}; with grid, x must be (batch, tokens, {width}) or "
-                f"(batch, *grid, {width})"
-            )
-        check_width("x", x, width)
-        return x.flatten(1, -2), grid
-    if x.ndim != 3:
+    shape, is_flat = static_sizes(x), axes == 1 or x.ndim != axes + 2
+    if (x.ndim != 3) if is_flat else (shape[1:-1] != grid):
         raise ValueError(
             f"x has shape {tuple(x.shape)} and grid is {grid}; with grid, x must be (batch, tokens, {width}) or "
             f"(batch, *grid, {width})"
         )
-    if shape[1] != math.prod(grid):
+    if is_flat and shape[1] != math.prod(grid):
         hint = ": with channels first, pass x.movedim(1, -1)" if shape[2] == math.prod(grid) else ""
         raise ValueError(f"x has {shape[1]} tokens but grid {grid} has {math.prod(grid)}; its shape is {shape}{hint}")
     check_width("x", x, width)
-    return x, grid
+    return x if is_flat else x.flatten(1, -2), grid
 
 
 def like_input(out: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.support.checks import check_flag, check_floating, check_positive, describe
+from regard.support.checks import TEXT, check_flag, check_floating, check_positive, describe
 
 
 class LayerNorm(nn.Module):
@@ -37,7 +37,7 @@ class LayerNorm(nn.Module):
         check_flag("affine", affine)
         check_flag("bias", bias)
         super().__init__()
-        if not isinstance(dim, int | Sequence) or isinstance(dim, str | bytes):
+        if not isinstance(dim, int | Sequence) or isinstance(dim, TEXT):
             raise TypeError(f"dim must be a size, or sizes of at least one axis, got {describe(dim)}")
         self.shape = (dim,) if isinstance(dim, int) else tuple(dim)
         if not self.shape:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -103,20 +102,16 @@ class PlacedAttention(nn.Module):
         )  # fmt: skip
         if (layer.output.bias is None) != (made.output.bias is None):
             raise ValueError("layer must have a bias in both its linear layers, or in neither")
-        with torch.no_grad():
-            made.positions.center.zero_()
-            for ours, theirs in ((made.qkv, layer.qkv), (made.output, layer.output)):
-                for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-                    a.copy_(b)
+        nn.init.zeros_(made.positions.center)
+        made.qkv.load_state_dict(layer.qkv.state_dict())
+        made.output.load_state_dict(layer.output.state_dict())
         return made.to(layer.output.weight.device, layer.output.weight.dtype).train(layer.training)
 
     def to_multi_head(self) -> MultiHeadAttention:
         """The content attention alone, without position."""
         made = MultiHeadAttention(self.dim, self.heads, bias=self.qkv.bias is not None, dropout=self.dropout)
-        with torch.no_grad():
-            for ours, theirs in ((made.qkv, self.qkv), (made.output, self.output)):
-                for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-                    a.copy_(b)
+        made.qkv.load_state_dict(self.qkv.state_dict())
+        made.output.load_state_dict(self.output.state_dict())
         return made.to(self.output.weight.device, self.output.weight.dtype).train(self.training)
 
     def forward(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from jaxtyping import Float
@@ -189,8 +190,7 @@ class RelativeAttention(nn.Module):
         batch, heads, tokens, _ = query.shape
         query = query + self.v[:, None].to(query.dtype)
         parts = self.position.weight.split(self.encoding.width // self.axes, 1)
-        axes = self.axes
-        scores: Tensor | None = None
+        axes, by_axis = self.axes, []
         for axis, size in enumerate(grid):
             place = torch.arange(size, device=query.device)
             extent = self.encoding.extent[axis]
@@ -201,11 +201,8 @@ class RelativeAttention(nn.Module):
             index = (place - place[:, None] + size - 1).reshape(*[1] * (2 + axis), size, *[1] * (axes - 1 - axis), size)
             index = index.expand(batch, heads, *grid, size)
             by_key = by_offset.gather(-1, index)
-            by_key = by_key.reshape(batch, heads, tokens, *[1] * axis, size, *[1] * (axes - 1 - axis))
-            scores = by_key if scores is None else scores + by_key
-        if scores is None:
-            raise ValueError("grid has no axes")
-        return scores.reshape(batch, heads, tokens, tokens)
+            by_axis.append(by_key.reshape(batch, heads, tokens, *[1] * axis, size, *[1] * (axes - 1 - axis)))
+        return reduce(torch.add, by_axis).reshape(batch, heads, tokens, tokens)
 
     def axis_matrices(self, grid: tuple[int, ...]) -> list[Float[Tensor, "heads _ _"]]:
         """By position alone: the softmax of each axis' scores, whose Kronecker product is the map."""

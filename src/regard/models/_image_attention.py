@@ -122,11 +122,7 @@ class SecondOutput(nn.Module):
         self.inner = attention
         self.output = nn.Linear(dim, dim)
 
-    def forward(
-        self, x: Float[Tensor, "batch tokens dim"], *, return_weights: bool = False, **options: Any
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        check_flag("return_weights", return_weights)
-        if return_weights:
-            out, weights = self.inner(x, return_weights=True, **options)
-            return self.output(out), weights
-        return self.output(self.inner(x, **options))
+    def forward(self, x: Float[Tensor, "batch tokens dim"], **options: Any) -> Tensor | tuple[Tensor, Tensor]:
+        """``options`` are those of the attention layer."""
+        out = self.inner(x, **options)
+        return (self.output(out[0]), out[1]) if isinstance(out, tuple) else self.output(out)

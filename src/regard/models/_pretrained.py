@@ -6,7 +6,8 @@ import importlib
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -183,32 +184,32 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of the weights, without reading them."""
+@contextmanager
+def _open_weights(folder: Path) -> Iterator[Any]:
     path = folder / WEIGHTS
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist, although {folder / CONFIG} does")
     safetensors = _safetensors()
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            yield file
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def _read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of the weights, without reading them."""
+    with _open_weights(folder) as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
 
 
 def _read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     path = folder / WEIGHTS
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist, although {folder / CONFIG} does")
-    safetensors = _safetensors()
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            # Copies, aligned like torch's own memory: with another alignment products may round differently. And
-            # overwriting the file must not change a model that was read from it.
-            state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dictionary)
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+    with _open_weights(folder) as file:
+        metadata = file.metadata() or {}
+        # Copies, aligned like torch's own memory: with another alignment products may round differently. And overwriting
+        # the file must not change a model that was read from it.
+        state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dictionary)
     try:
         saved_with = parse_json(metadata["regard"]) if "regard" in metadata else config
     except ValueError as error:

@@ -148,8 +148,8 @@ class Seq2SeqRNN(Pretrained):
 
         ``keep``: True on tokens, False on padding, which must stand at the end and never reaches a state.
         """
-        check_keep("keep", keep, source)
         x = self._embed("source", source, self.embedding if self.source_embedding is None else self.source_embedding)
+        check_keep("keep", keep, source)
         if keep is None:
             return self.encoder(x)
         if values_are_readable(keep) and bool((keep[:, 1:] & ~keep[:, :-1]).any()):

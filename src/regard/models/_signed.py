@@ -63,12 +63,12 @@ class SignedGaussians(nn.Module):
         """``(batch, rows, columns, dim)``, or ``(batch, tokens, dim)`` with ``grid``, in and out."""
         tokens, grid = flat_tokens(x, grid, 2, self.dim)
         value = self.value(tokens).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
-        first, second = (self._attend(heads, value, grid) for heads in (self.first, self.second))
+        first, second = (self._attend(value, heads, grid) for heads in (self.first, self.second))
         out = self.output(self.first_weight * first + self.second_weight * second)
         return like_input(out, x, grid)
 
     def _attend(
-        self, heads: GaussianHeads, value: Tensor, grid: tuple[int, ...]
+        self, value: Tensor, heads: GaussianHeads, grid: tuple[int, ...]
     ) -> Float[Tensor, "batch tokens width"]:
         dropout = self.dropout if self.training else 0.0
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.support.module_checks import check_library_forward, check_linear_layers
+from regard.support.text import listed
 
 # theirs -> ours, inside a block
 _BLOCK = {
@@ -55,7 +56,7 @@ def read_timm(
     dim = arguments["dim"]
     depth = 0
     while any(name.startswith(f"blocks.{depth}.") for name in taken.state):
-        state |= _block(taken, f"blocks.{depth}.", dim)
+        state |= _block(taken, f"blocks.{depth}.")
         depth += 1
     if pool == "attention":
         state |= _attention_pooling(taken, dim)
@@ -126,14 +127,10 @@ class _Taking:
 
     def finish(self) -> None:
         if self.left:
-            names = sorted(self.left)
-            raise ValueError(
-                f"source has weights that this model does not have: {', '.join(names[:5])}"
-                + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-            )
+            raise ValueError(f"source has weights that this model does not have: {listed(sorted(self.left))}")
 
 
-def _block(taken: _Taking, prefix: str, dim: int) -> dict[str, Tensor]:
+def _block(taken: _Taking, prefix: str) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
     for theirs, ours in _BLOCK.items():
         features = taken.take(f"{prefix}{theirs}.weight").shape[0]

@@ -27,11 +27,10 @@ def check_token_numbers(name: str, tokens: Any, vocab_size: int) -> None:
 
 
 def check_keep(name: str, keep: Any, tokens: Tensor) -> None:
-    """A mask ``(batch, tokens)`` of the tokens, True = a token, False = padding."""
+    """A mask ``(batch, tokens)`` of the tokens, True = a token, False = padding. The tokens are checked already."""
     if keep is None:
         return
     check_tensor(name, keep)
-    check_tensor("source" if name in ("keep", "source_keep") else "tokens", tokens)
     if keep.dtype is not torch.bool:
         raise TypeError(f"{name} must be a boolean tensor (True = attend), got {describe(keep)}")
     if keep.shape != tokens.shape[:2]:
@@ -93,7 +92,7 @@ def greedy(
 
     Args:
         next_scores: from all tokens so far to the scores of the next one.
-        prompt: ``(batch, prompt)``, at least one token each.
+        prompt: ``(batch, prompt)``, at least one token each; checked already.
         tokens: the largest number of tokens to append.
         end: the token that ends a row: the row repeats it from then on. Decoding stops when every row has ended.
 
@@ -102,9 +101,6 @@ def greedy(
             [3, 4, 4, 4]])
     """
     check_positive("tokens", tokens)
-    check_tensor("prompt", prompt)
-    if prompt.ndim != 2 or prompt.shape[1] < 1:
-        raise ValueError(f"prompt has shape {tuple(prompt.shape)}, but must be (batch, tokens) with at least one token")
     so_far = prompt.long()
     done = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
     for _ in range(tokens):

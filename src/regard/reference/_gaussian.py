@@ -38,7 +38,7 @@ def gaussian_scores(
     """
     check_gaussian_heads(center, sharpness, grid)
     keys = [torch.arange(size) for size in grid]
-    return _scores(center, sharpness, keys, queries or keys)
+    return _scores(center, sharpness, queries or keys, keys)
 
 
 def gaussian_attention(
@@ -77,11 +77,11 @@ def gaussian_attention(
     tensor([20., 30., 10.])
     """
     check_gaussian_heads(center, sharpness, grid)
-    check_border(border, padding, grid)
+    check_border(grid, border, padding)
     padding = padding or [(0, 0)] * len(grid)
     padded = [torch.arange(-before, size + after) for size, (before, after) in zip(grid, padding, strict=True)]
     queries = queries or [torch.arange(size) for size in grid]
-    weights = softargmax(_scores(center, sharpness, padded, queries))
+    weights = softargmax(_scores(center, sharpness, queries, padded))
     if border != "native":
         weights = weights @ fold(grid, padding, border).to(weights)
     weights = weights.to(value.dtype)
@@ -105,12 +105,12 @@ def fold(grid: Sequence[int], padding: Padding, border: str) -> Float[Tensor, "p
     return matrix
 
 
-def _scores(center: Tensor, sharpness: Tensor, keys: Sequence[Tensor], queries: Sequence[Tensor]) -> Tensor:
+def _scores(center: Tensor, sharpness: Tensor, queries: Sequence[Tensor], keys: Sequence[Tensor]) -> Tensor:
     if len(queries) != len(keys):
         raise ValueError(f"queries has {len(queries)} entries but the grid has {len(keys)} axes")
     dtype = torch.promote_types(center.dtype, torch.float32)
     center, sharpness = center.to(dtype), sharpness.to(dtype)
-    key, query = (all_pairs([x.to(center) for x in axes]) for axes in (keys, queries))
+    query, key = (all_pairs([x.to(center) for x in axes]) for axes in (queries, keys))
     distance = key[None, None, :, :] - query[None, :, None, :] - center[:, None, None, :]  # δ − Δ
     matrix = sharpness
     if sharpness.ndim == 1:
@@ -120,7 +120,7 @@ def _scores(center: Tensor, sharpness: Tensor, keys: Sequence[Tensor], queries: 
     return -torch.einsum("hqki,hij,hqkj->hqk", distance, matrix, distance)
 
 
-def check_border(border: str, padding: Padding | None, grid: Sequence[int]) -> None:
+def check_border(grid: Sequence[int], border: str, padding: Padding | None) -> None:
     """``native`` takes no padding; every other border needs a pair (before, after) for each axis."""
     check_choice("border", border, ("native", *BORDERS))
     if border == "native" and padding is not None:

@@ -1,7 +1,6 @@
 """A run as the API describes it: its task, state, views and trained networks."""
 
 import contextlib
-import threading
 import time
 from collections import OrderedDict
 from pathlib import Path
@@ -148,7 +147,6 @@ class Networks:
 
     def __init__(self, most: int = 3) -> None:
         self.most = most
-        self.lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, int], tuple[object, nn.Module]] = OrderedDict()
 
     def get(self, place: RunFolder, run: Run, step: int | None) -> tuple[nn.Module, int]:

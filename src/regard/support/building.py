@@ -9,6 +9,8 @@ import torch
 from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode
 
+from regard.support.text import listed
+
 
 @contextmanager
 def shapes_only() -> Iterator[None]:
@@ -75,11 +77,7 @@ def differing_shapes(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str
         if name in found and found[name] != shape
     ]
     kinds = ((missing, "without "), (strange, "with the unknown "), (shapes, ""))
-    return "; ".join(
-        say + ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        for names, say in kinds
-        if names
-    )
+    return "; ".join(say + listed(names) for names, say in kinds if names)
 
 
 def shapes_of(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

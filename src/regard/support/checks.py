@@ -13,10 +13,7 @@ from torch import Tensor, nn
 LONGEST = 300  # most characters of a value in an error message
 # Python sequences that are text or bytes and must not be read as sequences of numbers.
 TEXT = (str, bytes, bytearray, memoryview)
-
-
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
-
 MOST_BLOCKS = 10_000
 
 
@@ -117,21 +114,21 @@ def is_exporting() -> bool:
     return bool(torch.compiler._is_exporting_flag)
 
 
-def check_beta(beta: Any, name: str = "beta") -> None:
+def check_beta(beta: Any) -> None:
     """An inverse temperature in [0, ∞]. Values of a tensor are read only on the CPU, to avoid a synchronization."""
     if isinstance(beta, Tensor):
-        check_floating(name, beta)
+        check_floating("beta", beta)
         if values_are_readable(beta) and not bool((beta >= 0).all()):
             raise ValueError(
-                f"{name} must lie in [0, ∞], but is {describe(beta)} whose smallest value is {beta.min().item()}"
+                f"beta must lie in [0, ∞], but is {describe(beta)} whose smallest value is {beta.min().item()}"
             )
         return
     if isinstance(beta, bool) or not isinstance(beta, int | float):
-        raise TypeError(f"{name} must be a number in [0, ∞] or a tensor of such, got {describe(beta)}")
+        raise TypeError(f"beta must be a number in [0, ∞] or a tensor of such, got {describe(beta)}")
     if not beta >= 0:  # also true for NaN
         # Python refuses to convert an integer of thousands of digits to text.
         raise ValueError(
-            f"{name} must lie in [0, ∞], got {beta if isinstance(beta, float) or beta > -1e300 else 'less than -1e300'}"
+            f"beta must lie in [0, ∞], got {beta if isinstance(beta, float) or beta > -1e300 else 'less than -1e300'}"
         )
 
 

@@ -30,7 +30,7 @@ table { border-collapse: collapse; font-size: 0.9rem; } td, th { padding: 0.15re
 .wide { overflow-x: auto; } table.grid { width: 100%; } table.grid td, table.grid th { padding: 0.4rem 0.8rem 0.4rem 0; }
 table.grid td { border-top: 1px solid #8883; vertical-align: top; }
 td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-pre { overflow-x: auto; font-size: 0.8rem; } .note { opacity: 0.75; font-size: 0.9rem; }
+pre { overflow-x: auto; font-size: 0.8rem; }
 @media (prefers-color-scheme: dark) { :root:not([data-theme="light"]) body { background: #090b0f; color: #e8ebef; } }
 :root[data-theme="dark"] { color-scheme: dark; } :root[data-theme="light"] { color-scheme: light; }
 :root[data-theme="dark"] body { background: #090b0f; color: #e8ebef; }
@@ -169,9 +169,8 @@ def _late_pieces(payload: Payload, name: str) -> Iterator[str]:
         yield "</script>"
 
 
-def paragraph(text: str, kind: str = "") -> str:
-    """Text; ``kind`` is a class of the page's style, such as ``"note"``."""
-    return f'<p class="{kind}">{html.escape(text)}</p>' if kind else f"<p>{html.escape(text)}</p>"
+def paragraph(text: str) -> str:
+    return f"<p>{html.escape(text)}</p>"
 
 
 def preformatted(text: str) -> str:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 from jaxtyping import Int64, UInt8
@@ -151,24 +151,29 @@ def _write(files: DecodedPixels, path: Path, size: int) -> str | None:
         aside, hashes = path.with_suffix(".writing"), _hash_file(path)
         try:
             with reporting_full_disk(path.parent, "decoded images", size), aside.open("wb") as file:
-                digests, flushed, unflushed = bytearray(), None, 0
-                with ThreadPoolExecutor(1) as disk_writer:  # so that the disk writes while images are decoded
-                    for images, digest in _blocks(files):
-                        file.write(images.data)
-                        digests += digest
-                        unflushed += images.nbytes
-                        if unflushed >= FLUSHED and (flushed is None or flushed.done()):
-                            file.flush()
-                            flushed, unflushed = disk_writer.submit(os.fsync, file.fileno()), 0
-                    file.flush()
-                    disk_writer.submit(os.fsync, file.fileno()).result()
-                hashes.write_bytes(digests)
+                hashes.write_bytes(_write_images(files, file))
             aside.replace(path)
         except BaseException:
             aside.unlink(missing_ok=True)
             hashes.unlink(missing_ok=True)
             raise
     return None
+
+
+def _write_images(files: DecodedPixels, file: BinaryIO) -> bytes:
+    """Write the images, and return their hashes. The disk writes while further images are decoded."""
+    digests, flushed, unflushed = bytearray(), None, 0
+    with ThreadPoolExecutor(1) as disk_writer:
+        for images, digest in _blocks(files):
+            file.write(images.data)
+            digests += digest
+            unflushed += images.nbytes
+            if unflushed >= FLUSHED and (flushed is None or flushed.done()):
+                file.flush()
+                flushed, unflushed = disk_writer.submit(os.fsync, file.fileno()), 0
+        file.flush()
+        disk_writer.submit(os.fsync, file.fileno()).result()
+    return bytes(digests)
 
 
 def _announce(text: str) -> None:

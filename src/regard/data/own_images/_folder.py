@@ -59,22 +59,10 @@ def read_folder(folder: Path, image_size: int | None) -> Collection:
 
 def list_files(folder: Path) -> tuple[list[ImageFile], list[str]]:
     """The images of a folder in a fixed order, and the names of the other files."""
-    names = {path.name: path for path in _folders(folder)}
-    named = {path: PART_NAMES[name.lower()] for name, path in names.items() if name.lower() in PART_NAMES}
-    others = sorted(name for name, path in names.items() if path not in named)
-    for path in named:
-        if others and not _folders(path) and _images(folder, path)[0]:
-            raise UnsuitableDataError(
-                f"{path} has images, like a class, beside {listed(others)}; but a folder {path.name}/ is a part of the data "
-                f"and has folders of classes: if it is a class, move all classes into a folder {folder / 'train'}"
-            )
-    if named and "train" not in named.values():
-        raise UnsuitableDataError(f"{folder} has {listed(sorted(path.name for path in named))}, but no folder train/")
-    if len(set(named.values())) < len(named):
-        raise UnsuitableDataError(f"{folder} has several folders for one part: {listed(sorted(p.name for p in named))}")
-    tops: dict[Path, Part] = named or {folder: "train"}
+    named = _folders_of_parts(folder)
     files: list[ImageFile] = []
-    ignored = [path for other in names.values() if named and other not in named for path in _all_names(folder, other)]
+    ignored = [path for other in _folders(folder) if named and other not in named for path in _all_names(folder, other)]
+    tops: dict[Path, Part] = named or {folder: "train"}
     for top, part in tops.items():
         classes = _folders(top)
         if not classes:
@@ -88,10 +76,25 @@ def list_files(folder: Path) -> tuple[list[ImageFile], list[str]]:
                 raise UnsuitableDataError(f"there are no images in {place}: add some, or remove the folder")
             files += [ImageFile(part, file_name(place.name), *each) for each in found]
             ignored += others
-    if not files:
-        endings = ", ".join(sorted(SUFFIXES))
-        raise UnsuitableDataError(f"{folder} has no images in its folders (files that end in {endings})")
     return sorted(files, key=lambda file: file.path), sorted(ignored)
+
+
+def _folders_of_parts(folder: Path) -> dict[Path, Part]:
+    """The folders train/, val/ and test/ with their parts; none if the folder holds classes itself."""
+    folders = _folders(folder)
+    named = {path: PART_NAMES[path.name.lower()] for path in folders if path.name.lower() in PART_NAMES}
+    others = sorted(path.name for path in folders if path not in named)
+    for path in named:
+        if others and not _folders(path) and _images(folder, path)[0]:
+            raise UnsuitableDataError(
+                f"{path} has images, like a class, beside {listed(others)}; but a folder {path.name}/ is a part of the data "
+                f"and has folders of classes: if it is a class, move all classes into a folder {folder / 'train'}"
+            )
+    if named and "train" not in named.values():
+        raise UnsuitableDataError(f"{folder} has {listed(sorted(path.name for path in named))}, but no folder train/")
+    if len(set(named.values())) < len(named):
+        raise UnsuitableDataError(f"{folder} has several folders for one part: {listed(sorted(p.name for p in named))}")
+    return named
 
 
 def shape_of(

@@ -23,23 +23,9 @@ def is_saved_dataset(folder: Path) -> bool:
 
 def read_saved_dataset(folder: Path, image_size: int | None) -> Collection:
     """Read a data set with one column of images and one of labels."""
-    try:
-        import datasets
-    except ImportError as missing:
-        raise UnsuitableDataError(
-            f"{folder} was written by Hugging Face's datasets, which is not installed: pip install 'regard[hf]'"
-        ) from missing
-    try:
-        found: Any = datasets.load_from_disk(str(folder))
-    except Exception as error:  # errors of JSON, of Arrow, or of datasets itself
-        raise UnsuitableDataError(f"{folder} cannot be read as a saved data set: {error_in_words(error)}") from error
-    whole = dict(found.items()) if isinstance(found, dict) else {"train": found}
-    tables: dict[Part, Any] = {PART_NAMES[name]: table for name, table in whole.items() if name in PART_NAMES}
-    if "train" not in tables:
-        raise UnsuitableDataError(f"{folder} has the splits {', '.join(whole) or 'none'}, but no train")
+    tables = _load_tables(folder)
     features = tables["train"].features
-    image = _column(features, lambda kind: isinstance(kind, datasets.Image), "Image", folder)
-    label = _column(features, lambda kind: isinstance(kind, datasets.ClassLabel), "ClassLabel", folder)
+    image, label = _column(features, "Image", folder), _column(features, "ClassLabel", folder)
     columns = [table.data.column(image) for table in tables.values()]  # entries are {"bytes", "path"}, not decoded
     places = [(column, row) for column in columns for row in range(len(column))]
     spans: dict[Part, torch.Tensor] = {}
@@ -72,8 +58,29 @@ def read_saved_dataset(folder: Path, image_size: int | None) -> Collection:
     return Collection(str(folder), stored.pixels, labels, classes, parts, ranks, stored.hashes, name, tuple(notes))
 
 
-def _column(features: Any, fits: Any, kind: str, folder: Path) -> str:
-    names = [name for name, feature in features.items() if fits(feature)]
+def _load_tables(folder: Path) -> dict[Part, Any]:
+    try:
+        import datasets
+    except ImportError as missing:
+        raise UnsuitableDataError(
+            f"{folder} was written by Hugging Face's datasets, which is not installed: pip install 'regard[hf]'"
+        ) from missing
+    try:
+        found: Any = datasets.load_from_disk(str(folder))
+    except Exception as error:  # errors of JSON, of Arrow, or of datasets itself
+        raise UnsuitableDataError(f"{folder} cannot be read as a saved data set: {error_in_words(error)}") from error
+    whole = dict(found.items()) if isinstance(found, dict) else {"train": found}
+    tables: dict[Part, Any] = {PART_NAMES[name]: table for name, table in whole.items() if name in PART_NAMES}
+    if "train" not in tables:
+        raise UnsuitableDataError(f"{folder} has the splits {', '.join(whole) or 'none'}, but no train")
+    return tables
+
+
+def _column(features: Any, kind: str, folder: Path) -> str:
+    """The name of the only column whose feature is of this class of datasets."""
+    import datasets
+
+    names = [name for name, feature in features.items() if isinstance(feature, getattr(datasets, kind))]
     if len(names) != 1:
         raise UnsuitableDataError(
             f"{folder} has {len(names)} columns of type {kind} ({', '.join(names) or 'its columns are ' + ', '.join(features)}); "

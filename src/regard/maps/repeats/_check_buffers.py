@@ -21,12 +21,6 @@ class CheckNumbers(NamedTuple):
     number: int
 
     @property
-    def address(self) -> int:
-        """Where the kernel writes."""
-        buffer = self.buffer
-        return buffer.begin + self.number * buffer.step
-
-    @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         """The three numbers as tensors. Before :meth:`CheckBuffers.fetch` the errors are still those of each program."""
         buffer = self.buffer

@@ -55,8 +55,8 @@ def on_device_of(network: nn.Module, batch: Any) -> Any:
     return type(batch)(*(column.to(device) for column in batch))
 
 
-def best_guesses(chances: Tensor, names: Sequence[str], most: int = 5) -> list[dict[str, Any]]:
-    """The most probable classes: ``[{"label": …, "chance": …}, …]``."""
-    best = chances.topk(min(most, len(chances)))
+def best_guesses(chances: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The five most probable classes: ``[{"label": …, "chance": …}, …]``."""
+    best = chances.topk(min(5, len(chances)))
     pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
     return [{"label": names[at], "chance": chance} for chance, at in pairs]

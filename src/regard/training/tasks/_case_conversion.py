@@ -141,17 +141,15 @@ class GenerationAccuracy(NamedTuple):
 
 
 @torch.no_grad()
-def generation_accuracy(
-    network: nn.Module, examples: CaseTask, *, batch_size: int = 250, seed: int = 0
-) -> GenerationAccuracy:
+def generation_accuracy(network: nn.Module, examples: CaseTask) -> GenerationAccuracy:
     """Let the network write the answers to all ``examples`` by greedy decoding, and compare.
 
     A character is correct where the answer has the same one at the same position; a missing one is wrong.
     """
     correct = asked = sentences = 0
     with evaluation_mode(network):
-        for index in torch.arange(len(examples), device=examples.index_device).split(batch_size):
-            batch = examples.batch(index, seed=seed, epoch=0)
+        for index in torch.arange(len(examples), device=examples.index_device).split(250):
+            batch = examples.batch(index, seed=0, epoch=0)
             length, end = batch.target.shape[1], examples.vocabulary.end
             written = generate(network, batch, length)
             written = F.pad(written, (0, length - written.shape[1]), value=end)
