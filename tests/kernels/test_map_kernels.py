@@ -255,6 +255,9 @@ def test_capture_uses_them_and_falls_back_with_the_reason(monkeypatch, name, opt
         (made[0] if name == "write_weights" else made.per_query[2]).mul_(1.5)
         return made
 
+    def short_of_memory(*args):
+        raise torch.OutOfMemoryError("for now")
+
     for broken, reason in ((fails, "RuntimeError: no such card"), (wrong, "off by")):
         monkeypatch.setattr(_triton_maps, "_proven", {})
         seen.clear()
@@ -266,6 +269,16 @@ def test_capture_uses_them_and_falls_back_with_the_reason(monkeypatch, name, opt
         assert reason in maps.notes[0]
         torch.testing.assert_close(weights, expected)
         monkeypatch.setattr(kernels, name, launch)
+
+    monkeypatch.setattr(_triton_maps, "_proven", {})
+    monkeypatch.setattr(kernels, name, short_of_memory)
+    maps, weights = found()
+    assert not maps.notes
+    torch.testing.assert_close(weights, expected)
+    seen.clear()
+    monkeypatch.setattr(kernels, name, lambda *args: seen.append(1) or launch(*args))
+    found()
+    assert seen  # memory may be there again
 
 
 def test_values_that_are_not_numbers_are_noticed():

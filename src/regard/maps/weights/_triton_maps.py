@@ -2,7 +2,7 @@
 
 When a kernel is first used for a kind of calls (device, dtypes, options), its result is compared with that of torch. If
 it fails or disagrees, it is not used again in this process, and the record says why. So no map comes from a kernel that
-was not compared.
+was not compared. Only after a lack of memory, which may pass, it is tried again.
 """
 
 from dataclasses import replace
@@ -126,7 +126,8 @@ def weights_by_kernel(
             agrees = off <= 2e-3 + torch.finfo(dtype).eps
             _settle(record, "weights", proof, agrees, f"its weights are off by {off:.1e}")
     except Exception as failure:
-        _settle(record, "weights", proof, False, f"{type(failure).__name__}: {failure}")
+        _failed(record, "weights", proof, failure)
+        return None
     if not proof.agrees:
         return None
     record.check.add(error, log_error)
@@ -151,7 +152,7 @@ def overview_by_kernel(record: AttentionRecord, heads: Selection, cells: int) ->
     try:
         found = kernels.overview(given, cell, FIRST)
     except Exception as failure:
-        _settle(record, "overview", proof, False, f"{type(failure).__name__}: {failure}")
+        _failed(record, "overview", proof, failure)
         return None
     queries, keys = QueryStatistics(*found.per_query), KeyStatistics(*found.per_key)
     return KernelOverview(Overview(found.mass, found.largest, cell, queries, keys), found.sums, proof)
@@ -196,7 +197,7 @@ def packed_overview(
     try:
         found = kernels.packed_overview(given, cell, FIRST, value, expected, rows)
     except Exception as failure:
-        _settle(record, "packed overviews", proof, False, f"{type(failure).__name__}: {failure}")
+        _failed(record, "packed overviews", proof, failure)
         return None
     if found is None:
         return None
@@ -267,6 +268,8 @@ def proof_of_own_logsumexp(
                     for alone in (True, False)
                 )
                 proof.agrees = bool((found - expected).abs().amax() <= 2e-3 + torch.finfo(dtype).eps)
+            except torch.OutOfMemoryError:
+                pass  # tried again at the next call
             except Exception:  # it cannot be compiled here: the model's logsumexp is used instead
                 proof.agrees = False
     return proof
@@ -292,3 +295,9 @@ def _settle(record: AttentionRecord, what: str, proof: Proof, agrees: bool, reas
     if not agrees:
         said = reason.strip().partition("\n")[0]
         record.remarks.append(f"the kernel of {what} is not used, torch takes its place: {said:.200}")
+
+
+def _failed(record: AttentionRecord, what: str, proof: Proof, failure: Exception) -> None:
+    """Do not use this kernel again, unless memory was short."""
+    if not isinstance(failure, torch.OutOfMemoryError):
+        _settle(record, what, proof, False, f"{type(failure).__name__}: {failure}")
