@@ -83,7 +83,7 @@ def along_axis(x: Tensor, profile: Profile, grid: tuple[int, ...], axis: int, si
     """Apply one profile to (batch, heads, tokens, width) along one axis of the grid, by its scan or by its matrix."""
     batch, heads, tokens, width = x.shape
     before, after = math.prod(grid[:axis]), math.prod(grid[axis + 1 :])
-    y = x.reshape(batch, heads, before, size, after * width).transpose(1, 2).reshape(-1, heads, size, after * width)
+    y = x.reshape(batch, heads, before, size, after * width).transpose(1, 2).flatten(0, 1)
     if scan and isinstance(profile, DecayProfile):
         y = profile.scan(y)
     else:
