@@ -153,7 +153,12 @@ class GaussianAttention(nn.Module):
         plan, places = self.plan, self.positions
         if not self.full_width or not isinstance(plan, GaussianPlan) or plan.shifts is None or plan.grid != grid:
             return None
-        if heads_are_read() or is_transformed() or (self.dropout and self.training) or type(self.output) is not nn.Linear:
+        if (
+            heads_are_read()
+            or is_transformed()
+            or (self.dropout and self.training)
+            or type(self.output) is not nn.Linear
+        ):
             return None
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in places.parameters()):
             return None
