@@ -40,6 +40,8 @@ GRID: ContextVar[Grid | None] = ContextVar("regard_grid", default=None)
 _lock = threading.Lock()
 _listeners = 0
 _listening = False
+_readers = 0  # listeners that read the heads' outputs
+_reading = False
 
 
 def observe(
@@ -87,8 +89,14 @@ def observe(
 
 
 def is_observed() -> bool:
-    """Whether there is a listener. A layer asks before it uses a cheaper method that does not compute its heads' outputs."""
+    """Whether there is a listener."""
     return _listening
+
+
+def heads_are_read() -> bool:
+    """Whether there is a listener that reads the outputs of heads. A layer asks before it uses a cheaper method that does not
+    compute them."""
+    return _reading
 
 
 @_disable_dynamo  # the first call imports the compiler, which takes seconds: eager models use _tell itself
@@ -155,26 +163,29 @@ def current_grid() -> Grid | None:
 class _Listening:
     """See :func:`listen`. A class takes less time than a generator with ``contextmanager``."""
 
-    __slots__ = ("_observer", "_token")
+    __slots__ = ("_heads", "_observer", "_token")
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
+    def __init__(self, observer: Observer, heads: bool) -> None:
+        self._observer, self._heads = observer, heads
 
     def __enter__(self) -> None:
-        global _listeners, _listening
+        global _listeners, _listening, _readers, _reading
         with _lock:
             _listeners += 1
-            _listening = True
+            _readers += self._heads
+            _listening, _reading = True, _readers > 0
         self._token = _observers.set((*_observers.get(), self._observer))
 
     def __exit__(self, *error: object) -> None:
-        global _listeners, _listening
+        global _listeners, _listening, _readers, _reading
         _observers.reset(self._token)
         with _lock:
             _listeners -= 1
-            _listening = _listeners > 0
+            _readers -= self._heads
+            _listening, _reading = _listeners > 0, _readers > 0
 
 
-def listen(observer: Observer) -> AbstractContextManager[None]:
-    """Pass every :func:`observe` of this thread to ``observer``, inside the block. Of nested ones the outer comes first."""
-    return _Listening(observer)
+def listen(observer: Observer, *, heads: bool = True) -> AbstractContextManager[None]:
+    """Pass every :func:`observe` of this thread to ``observer``, inside the block. Of nested ones the outer comes first. With
+    ``heads=False`` layers run as without it: those that compute their output without their heads' outputs declare nothing."""
+    return _Listening(observer, heads)

@@ -11,7 +11,7 @@ from torch import nn
 import regard
 from regard.analysis import Head, Locality, trajectory
 from regard.analysis._changed_heads import changing
-from regard.analysis._fit import fit_gaussians
+from regard.analysis._fit import _Moments, fit_gaussians
 from regard.functional import gaussian_weights
 from regard.layers import GaussianAttention
 from regard.maps import AttentionRecord, Map, Maps
@@ -105,6 +105,35 @@ def test_a_causal_head_is_fitted_over_the_keys_it_sees():
     assert head.sharpness == pytest.approx(0.9, abs=1e-4)
     assert head.fit > 0.999
     torch.testing.assert_close(head.weights((8,)).float(), weights[0, 0], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_wide_heads_of_long_texts_are_fitted_as_wide_heads(causal):
+    size = 500
+    wide = gaussian_weights(torch.tensor([[9.0], [0.0]]).double(), torch.tensor([1e-5, 0.0]).double(), (size,))
+    wide = wide.tril() if causal else wide
+    found = regard.locality(maps_of((wide / wide.sum(-1, keepdim=True))[None]), grid=(size,))
+    assert all(head.overlap > 0.9999 for head in found)  # with a sharpness of 1e-4, the second has 0.53
+    assert found["attn", 0].center == pytest.approx((9.0,), abs=0.05)
+    assert found["attn", 0].sharpness == pytest.approx(1e-5, rel=1e-2)
+
+
+@pytest.mark.parametrize("decay", [0.03, 0.1, 1.0, 3.0])
+def test_causal_heads_whose_weights_decay_have_weights_and_the_best_center(decay):
+    size = 400
+    offset = torch.arange(size) - torch.arange(size)[:, None].double()
+    weights = (decay * offset).masked_fill(offset > 0, -math.inf).softmax(-1)[None, None]
+    head = regard.locality(maps_of(weights), grid=(size,))["attn", 0]
+    assert head.causal
+    assert head.overlap > 0.98  # the part of a Gaussian before the query underflowed
+    torch.testing.assert_close(head.weights((size,)).sum(-1), torch.ones(size, dtype=torch.float64))
+    moments, center = _Moments(weights, (size,), True), head.center[0]
+
+    def likelihood(sharpness):
+        return moments.likelihood(torch.tensor([[2 * sharpness * center, sharpness]], dtype=torch.float64))[0].item()
+
+    best = likelihood(head.sharpness)
+    assert all(likelihood(head.sharpness * factor) < best for factor in (0.98, 1.02))
 
 
 def test_a_token_that_looks_at_itself_looks_nowhere_else():

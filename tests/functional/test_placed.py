@@ -362,6 +362,16 @@ class TestLayer:
         torch.testing.assert_close(layer(x, (4, 5), prefix=1), content(x), atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(layer.to_multi_head()(x), content(x))
 
+    def test_exchange_keeps_every_digit_and_what_is_frozen(self):
+        content = MultiHeadAttention(16, 4).double()
+        content.qkv.requires_grad_(False)
+        there = PlacedAttention.from_multi_head(content)
+        back = there.to_multi_head()
+        for name, value in content.named_parameters():
+            for made in (there, back):
+                assert torch.equal(made.get_parameter(name), value)
+                assert made.get_parameter(name).requires_grad == value.requires_grad
+
     def test_capture_sees_the_map(self):
         layer, x = PlacedAttention(16, 4, sharpness=0.5).eval(), torch.randn(2, 21, 16)
         out, weights = layer(x, (4, 5), prefix=1, return_weights=True)

@@ -5,9 +5,11 @@ import math
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from regard import GaussianAttention
-from regard.functional import gaussian_attention, gaussian_weights, plan_for
+from regard.functional import _plan, gaussian_attention, gaussian_weights, plan_for
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
@@ -106,3 +108,59 @@ def test_no_heads_and_queries_that_are_no_places_are_refused():
 def test_what_a_plan_cannot_take_is_named(device, options, message):
     with pytest.raises(ValueError, match=message):
         plan_for(torch.zeros(1, 1, device=device), torch.ones(1, device=device), (400,), **options)
+
+
+class LargestResult(TorchDispatchMode):
+    """The entries of the largest tensor that is computed."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        for x in tree_leaves(found):
+            if isinstance(x, torch.Tensor):
+                self.entries = max(self.entries, x.untyped_storage().nbytes() // x.element_size())
+        return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bands_of_a_long_axis_take_memory_for_few_matrices(dtype):
+    tokens = 30_000
+    value, center = torch.randn(1, 1, tokens, 2, dtype=dtype), torch.tensor([[3.3]], requires_grad=True)
+    sharpness = torch.tensor([1 / (2 * 25.0**2)])
+    assert plan_for(center, sharpness, (tokens,)).heads[0].way == "banded"
+    with LargestResult() as largest:
+        gaussian_attention(value, center, sharpness, (tokens,)).sum().backward()
+    assert largest.entries < 20 * tokens  # a band of one matrix for each block has 318 for each token
+
+
+@pytest.mark.parametrize(
+    ("grid", "border", "centers"),
+    [
+        ((1203,), "native", [0.5, -7.3]),
+        ((1100,), "zeros", [0.0, 400.25]),
+        ((1200,), "native", [-300.0, 3.0]),
+        ((3, 503), "native", [0.0, 40.5]),
+    ],
+)
+def test_blocks_with_one_matrix_give_what_whole_axes_give(grid, border, centers, monkeypatch):
+    monkeypatch.setattr(_plan, "MOST_SERVED", 20)
+    generator = torch.Generator().manual_seed(0)
+    center = torch.tensor(centers, dtype=torch.float64)[:, None].expand(-1, len(grid)).clone().requires_grad_()
+    sharpness = torch.tensor([0.4, 0.7], dtype=torch.float64, requires_grad=True)
+    value = torch.randn(2, 2, math.prod(grid), 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    inputs, padding = (value, center, sharpness), None if border == "native" else ((30, 5),) * len(grid)
+    plan = plan_for(center, sharpness, grid, torch.float64, border=border, padding=padding, slack=0.5)
+    blocks = plan.groups[0].axes[-1]
+    assert len(set(blocks.numbers)) < len(blocks.numbers)
+    with torch.no_grad():
+        center += 0.4
+    found = []
+    for way in (plan, "separable"):
+        out = gaussian_attention(*inputs, grid, border=border, padding=padding, plan=way)
+        above = (1.7 * torch.arange(out.numel(), dtype=torch.float64)).sin().reshape(out.shape)
+        first = torch.autograd.grad((out * above).sum(), inputs, create_graph=True)
+        second = torch.autograd.grad(sum(x.square().sum() for x in first), inputs)
+        found.append((out, *first, *second))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-10 * max(1.0, b.abs().max().item()), rtol=0)

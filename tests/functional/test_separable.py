@@ -193,3 +193,28 @@ def test_autocast_gives_its_dtype_by_either_plan(plan, side, dtype):
         found = separable_attention(value, [profile], value.shape[2:3], plan=plan)
     assert found.dtype == dtype
     torch.testing.assert_close(found.double(), exact, rtol=2 * torch.finfo(dtype).eps, atol=0)
+
+
+@pytest.mark.parametrize("other", ["decay", "table"])
+@pytest.mark.parametrize("size", [700, 1500])
+def test_a_long_gaussian_axis_beside_others_needs_no_whole_matrix(other, size, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    made = [profile_and_formula(kind, "both", n, 2, generator) for kind, n in ((other, 2), ("gaussian", size))]
+    inputs = [torch.randn(2, 2, 2 * size, 3, dtype=torch.float64).requires_grad_(), *made[0][2], *made[1][2]]
+    expected = separable_attention(inputs[0], [profile for profile, *_ in made], (2, size), plan="matrices")
+    monkeypatch.setattr(GaussianProfile, "matrix", None)
+    found = separable_attention(inputs[0], [profile for profile, *_ in made], (2, size))
+    torch.testing.assert_close(found, expected)
+    by_us, by_matrices = (torch.autograd.grad(x.square().sum(), inputs) for x in (found, expected))
+    for a, b in zip(by_us, by_matrices, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 6, 3), (1, 2, 6, 0), (0, 1, 6, 0)])
+@pytest.mark.parametrize("plan", ["scans", "matrices"])
+def test_nothing_gives_nothing(plan, shape):
+    profiles = [DecayProfile(torch.ones(2)), TableProfile(torch.zeros(2, 5))]
+    value = torch.zeros(shape, requires_grad=True)
+    out = separable_attention(value, profiles, (2, 3), plan=plan)
+    assert out.shape == (shape[0], 2, *shape[2:])
+    out.sum().backward()

@@ -227,7 +227,7 @@ class _Tally:
             if "torch._dynamo" in sys.modules:  # if it is not imported, nothing is compiled; importing it takes seconds
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(torch.random.fork_rng(devices=[]))
-            stack.enter_context(listen(self))
+            stack.enter_context(listen(self, heads=False))
             stack.enter_context(_Counting(self))
             yield
 

@@ -6,15 +6,23 @@ means of d and ‖d‖² under the maps, and Z factorizes over the axes.
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# A sharpness of 30 gives a neighbor the weight e⁻³⁰: a shift. A sharpness of 1e-4 is uniform on any practical grid.
+# A sharpness of 30 gives a neighbor the weight e⁻³⁰: a shift. A sharpness of 1e-4 / n² is uniform on an axis of n tokens.
 LARGEST, SMALLEST = 30.0, 1e-4
 # For a head that always looks at one border, the best center is infinitely far away; we stop at this many grid sizes.
 REACH = 3.0
+
+
+class _Bounds(NamedTuple):
+    """Centers are at most ``reach`` away along each axis, and the sharpness is at least ``least``."""
+
+    reach: Float[Tensor, " axes"]
+    least: float
 
 
 @dataclass(frozen=True)
@@ -36,15 +44,16 @@ def fit_gaussians(
     moments = _Moments(local, grid, causal)
     axes, heads = len(grid), local.shape[1]
     reach = REACH * torch.tensor(grid, dtype=local.dtype, device=local.device)
-    alpha = (0.5 * axes / moments.variance.clamp_min(0.05)).clamp(SMALLEST, LARGEST)
+    bounds = _Bounds(reach, SMALLEST / max(grid) ** 2)
+    alpha = (0.5 * axes / moments.variance.clamp_min(0.05)).clamp(bounds.least, LARGEST)
     theta = torch.cat([2 * alpha[:, None] * moments.mean, alpha[:, None]], -1)
     value, gradient, hessian = moments.likelihood(theta)
     active = torch.ones(heads, dtype=torch.bool, device=local.device)
     for _ in range(100):
-        step = _newton_step(theta, gradient, hessian, reach)
+        step = _newton_step(theta, gradient, hessian, bounds)
         scale = torch.ones(heads, 1, dtype=theta.dtype, device=theta.device)
         for _ in range(40):  # halve until the likelihood grows, head by head
-            trial = _inside(theta + scale * step, reach)
+            trial = _inside(theta + scale * step, bounds)
             trial_value, trial_gradient, trial_hessian = moments.likelihood(trial)
             worse = active & (trial_value < value)
             if not bool(worse.any()):
@@ -122,20 +131,21 @@ class _Moments:
         return value, gradient, hessian
 
 
-def _newton_step(theta: Tensor, gradient: Tensor, hessian: Tensor, reach: Tensor) -> Tensor:
+def _newton_step(theta: Tensor, gradient: Tensor, hessian: Tensor, bounds: _Bounds) -> Tensor:
     """The Newton step −H⁻¹g, projected where it would leave the bounds."""
     count = theta.shape[1]
     eta, alpha = theta[:, :-1], theta[:, -1]
-    farthest = 2 * alpha[:, None] * reach
-    tied = (eta.abs() >= farthest * (1 - 1e-12)) & (eta * gradient[:, :-1] > 0)
+    farthest = 2 * alpha[:, None] * bounds.reach
+    # Steps that would leave the bounds are halved, so a center comes near its bound without ever reaching it.
+    tied = (eta.abs() >= farthest * (1 - 1e-4)) & (eta * gradient[:, :-1] > 0)
     # Search directions: each axis, and α; a center at its bound moves only with α.
     eye = torch.eye(count, dtype=theta.dtype, device=theta.device)
     free = torch.cat([~tied, torch.ones_like(tied[:, :1])], -1)
     basis = eye * free[:, None, :]
-    basis[:, :-1, -1] = torch.where(tied, eta.sign() * 2 * reach, 0.0)
+    basis[:, :-1, -1] = torch.where(tied, eta.sign() * 2 * bounds.reach, 0.0)
     gradient = torch.einsum("hpf,hp->hf", basis, gradient)
     slope = gradient[:, -1]
-    held = ((alpha <= SMALLEST) & (slope < 0)) | ((alpha >= LARGEST) & (slope > 0))
+    held = ((alpha <= bounds.least) & (slope < 0)) | ((alpha >= LARGEST) & (slope > 0))
     free[:, -1] = ~held
     both = free[:, :, None] & free[:, None, :]
     curvature = torch.where(both, -(basis.mT @ hessian @ basis), eye)
@@ -147,7 +157,7 @@ def _newton_step(theta: Tensor, gradient: Tensor, hessian: Tensor, reach: Tensor
     return step * (limit / step.abs().amax(-1, keepdim=True).clamp_min(1e-30)).clamp(max=1.0)
 
 
-def _inside(theta: Tensor, reach: Tensor) -> Tensor:
-    alpha = theta[:, -1:].clamp(SMALLEST, LARGEST)
-    farthest = 2 * alpha * reach
+def _inside(theta: Tensor, bounds: _Bounds) -> Tensor:
+    alpha = theta[:, -1:].clamp(bounds.least, LARGEST)
+    farthest = 2 * alpha * bounds.reach
     return torch.cat([theta[:, :-1].clamp(-farthest, farthest), alpha], -1)

@@ -1,5 +1,6 @@
 """How local each head is: the Gaussian that fits its map best, and how well it fits."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,7 @@ from regard.analysis._fit import fit_gaussians
 from regard.analysis._statistics import check_finite, mean_distance, mean_of_rows, on_grid, shares
 from regard.functional import gaussian_weights
 from regard.maps import Layout, Map, Maps, check_maps, check_over_tokens
+from regard.support.checks import check_grid
 from regard.support.tables import text_table
 
 
@@ -42,11 +44,14 @@ class Head:
     def weights(self, grid: tuple[int, ...]) -> Float[Tensor, "tokens tokens"]:
         """The Gaussian's own map over a grid of any size."""
         center = torch.tensor([self.center], dtype=torch.float64)
-        found = gaussian_weights(center, torch.tensor([self.sharpness], dtype=torch.float64), grid)[0]
-        if self.causal:
-            found = found.tril()
-            found = found / found.sum(-1, keepdim=True)
-        return found
+        if not self.causal:
+            return gaussian_weights(center, torch.tensor([self.sharpness], dtype=torch.float64), grid)[0]
+        # The part before the query, of a Gaussian over all keys, could be zero: a head whose weights decay is fitted best by a
+        # center far behind the query.
+        (size,) = check_grid(grid)
+        offset = torch.arange(size) - torch.arange(size)[:, None]
+        scores = -self.sharpness * (offset - center) ** 2
+        return scores.masked_fill(offset > 0, -math.inf).softmax(-1)
 
 
 class Locality:

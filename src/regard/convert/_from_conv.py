@@ -20,7 +20,7 @@ from regard.convert._running_bounds import convolution_error, follows, shift_err
 from regard.convert._tap_products import TapProduct, can_be_chunked, mixed_taps, multiply_adds, weighted_taps
 from regard.convert._trainable import TrainableConvolutionalAttention
 from regard.functional import Border, axis_matrix, kernels, shift_leak
-from regard.observation import is_observed
+from regard.observation import heads_are_read, is_observed
 from regard.support.checks import (
     check_choice,
     check_flag,
@@ -202,11 +202,12 @@ class ConvolutionalAttention(nn.Module):
         self._check_parameters()
         grid = static_sizes(x)[2:]
         outputs = self.output_size(grid)
-        if self.chosen_plan(x) == "taps" and not is_observed():
+        if self.chosen_plan(x) == "taps" and not heads_are_read():
             out = self.convolve(x)
             return out if batched else out[0]
         matrices = self.axis_matrices(grid, x)
-        if is_observed() or not can_be_chunked(x, self.weight):
+        # Launches of kernels would not be counted by regard.cost, which reads no heads.
+        if heads_are_read() or (x.is_cuda and is_observed()) or not can_be_chunked(x, self.weight):
             heads = mixed_taps(x, matrices)  # (batch, channels, heads, *outputs)
             heads = observed_taps(self, heads, x, lambda: self.weights(grid, x), grid, outputs)
             out = weighted_taps(heads, self.weight, self.bias, self.groups)

@@ -68,13 +68,17 @@ def kronecker(matrices: Sequence[Float[Tensor, "heads _ _"]]) -> Float[Tensor, "
 
 def band_matrix(
     targets: Targets, sharpness: Float[Tensor, " heads"], axis: AxisBlocks, padding: tuple[int, int] = (0, 0)
-) -> Float[Tensor, "heads blocks block window"]:
-    """Only the blocks of an axis matrix whose weights are not negligible."""
-    blocked = targets.blocked(len(axis.starts[0]), axis.block)
+) -> Float[Tensor, "heads matrices block window"]:
+    """Only the blocks of an axis matrix whose weights are not negligible, and of equal ones only the first."""
+    own = axis.own_blocks
+    blocked = targets.blocked(len(axis.numbers), axis.block)
+    if len(own) < len(axis.numbers):
+        index = constant(own, sharpness.device)
+        blocked = Targets(*(part.index_select(1, index) for part in blocked))
     device, dtype = sharpness.device, sharpness.dtype
     before, after = padding
     low, high = -before, axis.inputs - 1 + after
-    starts = constant(axis.starts, device, dtype)
+    starts = constant(tuple(tuple(each[k] for k in own) for each in axis.starts), device, dtype)
     columns = starts.unsqueeze(-1) + torch.arange(axis.window, device=device, dtype=dtype)
     scores = nearest_scores(blocked, sharpness, columns.unsqueeze(2), low, high)
     if not (before or after):

@@ -2,7 +2,8 @@
 
 A head's attention over a grid is a Kronecker product of axis matrices; this file multiplies values by it without ever
 forming it. Each axis is split into blocks of outputs; a block reads one window of inputs. A full axis matrix is one
-block whose window is the whole axis; a banded one has many blocks with narrow windows.
+block whose window is the whole axis; a banded one has many blocks with narrow windows, and away from the ends of the axis
+many blocks have the same matrix.
 """
 
 import math
@@ -18,30 +19,38 @@ from regard.support import huge_pages
 from regard.support.checks import is_exporting, is_transformed, under_autocast
 from regard.support.tensor_cache import constant
 
+Span = tuple[int, int, int, int, int]
+
 
 class AxisBlocks(NamedTuple):
     """How one axis is split, for every head of a group: block k of head h computes ``block`` outputs from ``k·block`` on
-    and reads ``window`` inputs from ``starts[h][k]`` on."""
+    and reads ``window`` inputs from ``starts[h][k]`` on, with the matrix of number ``numbers[k]``. Numbers rise from 0 on."""
 
     outputs: int
     inputs: int
     block: int
     window: int
     starts: tuple[tuple[int, ...], ...]
+    numbers: tuple[int, ...] = (0,)
 
     @classmethod
     def whole(cls, outputs: int, inputs: int, heads: int) -> "AxisBlocks":
         return cls(outputs, inputs, outputs, inputs, ((0,),) * heads)
 
     @property
+    def own_blocks(self) -> tuple[int, ...]:
+        """For each matrix, the first block that it serves."""
+        return tuple(k for k, number in enumerate(self.numbers) if not k or number != self.numbers[k - 1])
+
+    @property
     def is_whole(self) -> bool:
         return self.block == self.outputs and self.window == self.inputs
 
-    def spans(self, head: int) -> list[tuple[int, int, int, int]]:
-        """(first output, output stop, first input, input stop) of every block, as half-open ranges."""
+    def spans(self, head: int) -> list[Span]:
+        """(number of the matrix, first output, output stop, first input, input stop) of every block, as half-open ranges."""
         return [
-            (k * self.block, min((k + 1) * self.block, self.outputs), start, start + self.window)
-            for k, start in enumerate(self.starts[head])
+            (number, k * self.block, min((k + 1) * self.block, self.outputs), start, start + self.window)
+            for k, (number, start) in enumerate(zip(self.numbers, self.starts[head], strict=True))
         ]
 
 
@@ -56,7 +65,7 @@ class HeadGroup(NamedTuple):
 
 SMALL_ITEM_BYTES = 64 << 10  # above this size tiles are faster (measured on one core, forward and backward)
 
-# (heads, blocks, block, window) for each axis
+# (heads, matrices, block, window) for each axis
 Matrices = Sequence[Float[Tensor, "_ _ _ _"]]
 
 
@@ -72,6 +81,8 @@ def mix(
     On a GPU :mod:`regard.functional.kernels` computes planes of up to 128 × 128 tokens. Otherwise plain tensor
     operations compute the same product, because compilers, exporters and transforms understand them.
     """
+    if _needs_float32(value, groups):
+        return mix(value.float(), groups, matrices).to(value.dtype)
     matrices = [[matrix.to(value.dtype) for matrix in group] for group in matrices]
     if len(groups) == 1 and _is_plane(value, groups[0]):
         rows, columns = matrices[0]
@@ -80,6 +91,16 @@ def mix(
         flat = [matrix for group in matrices for matrix in group]
         return _TiledMix.apply(value, tuple(groups), *flat)
     return _plain_mix(value, groups, matrices)
+
+
+def _needs_float32(value: Tensor, groups: Sequence[HeadGroup]) -> bool:
+    """Whether tiles in float32 are faster than plain products in half precision, for which windows of bands are copied. On a
+    CPU, products in float16 are slow in any case."""
+    if value.device.type != "cpu" or value.dtype not in (torch.float16, torch.bfloat16):
+        return False
+    if torch.compiler.is_compiling() or is_exporting() or is_transformed() or under_autocast(value):
+        return False
+    return value.dtype is torch.float16 or not all(axis.is_whole for group in groups for axis in group.axes)
 
 
 def _is_plane(value: Tensor, group: HeadGroup) -> bool:
@@ -150,6 +171,7 @@ def _plain_group(value: Tensor, group: HeadGroup, matrices: Matrices) -> Tensor:
             columns = starts.unsqueeze(-1) + torch.arange(axis.window, device=x.device)
             index = columns.flatten(1).unsqueeze(-1).expand(-1, -1, x.shape[2])
             windows = x.gather(1, index).unflatten(1, (-1, axis.window))
+            matrix = matrix if matrix.shape[1] == len(axis.numbers) else matrix[:, constant(axis.numbers, x.device)]
             x = torch.matmul(matrix, windows).flatten(1, 2)[:, : axis.outputs]
         x = x.reshape(heads, axis.outputs, *rest).movedim((0, 1), (1, 2 + i))
     return x.reshape(batch, heads, math.prod([axis.outputs for axis in group.axes]), value.shape[3])
@@ -223,13 +245,14 @@ def _by_group(groups: Sequence[HeadGroup], flat: Sequence[Tensor]) -> list[list[
 TILE_BYTES = 2 << 20  # a tile of intermediates of this size stays in cache between the passes
 
 
-def _row_tiles(spans: list[tuple[int, int, int, int]], row_bytes: int) -> list[tuple[int, int, int, int, int]]:
-    """(block, first row, row stop, window start, window stop): blocks of the first axis, split so that tiles fit in cache."""
+def _row_tiles(spans: list[Span], row_bytes: int) -> list[tuple[int, int, int, int, int, int]]:
+    """(number of the matrix, first row of the block, first row, row stop, window start, window stop): blocks of the first
+    axis, split so that tiles fit in cache."""
     rows = max(8, TILE_BYTES // max(row_bytes, 1))
     tiles = []
-    for k, (first, last, start, stop) in enumerate(spans):
+    for number, first, last, start, stop in spans:
         for row in range(first, last, rows):
-            tiles.append((k, row, min(row + rows, last), start, stop))
+            tiles.append((number, first, row, min(row + rows, last), start, stop))
     return tiles
 
 
@@ -245,8 +268,8 @@ def _tiled_forward(value: Tensor, groups: Sequence[HeadGroup], matrices: Sequenc
             for b in range(batch):
                 x = value[b, head if value_heads > 1 else 0].view(group.axes[0].inputs, -1)
                 y = out[b, head].view(group.axes[0].outputs, -1)
-                for k, first, last, start, stop in _row_tiles(spans[0], x.shape[1] * x.element_size()):
-                    rows = weights[0][k, first - k * group.axes[0].block : last - k * group.axes[0].block]
+                for number, top, first, last, start, stop in _row_tiles(spans[0], x.shape[1] * x.element_size()):
+                    rows = weights[0][number, first - top : last - top]
                     if len(group.axes) == 1:
                         torch.mm(rows, x[start:stop], out=y[first:last])
                     else:
@@ -258,7 +281,7 @@ def _later_axes(
     tile: Tensor,
     axes: Sequence[AxisBlocks],
     weights: Sequence[Tensor],
-    spans: Sequence[list[tuple[int, int, int, int]]],
+    spans: Sequence[list[Span]],
     out: Tensor | None,
 ) -> list[Tensor]:
     """Apply the second and later axes. Returns the input of each pass; the last result is written to ``out``."""
@@ -272,8 +295,8 @@ def _later_axes(
             break
         shape = (left, axes[a].outputs, x.shape[2])
         y = out.view(shape) if last_axis and out is not None else x.new_empty(shape)
-        for k, (first, last, start, stop) in enumerate(spans[a]):
-            _bmm_shared(weights[a][k, : last - first], x[:, start:stop], y[:, first:last])
+        for number, first, last, start, stop in spans[a]:
+            _bmm_shared(weights[a][number, : last - first], x[:, start:stop], y[:, first:last])
         tile, left = y, left * axes[a].outputs
     return entered
 
@@ -318,21 +341,20 @@ def _head_backward(
     x: Tensor,
     axes: Sequence[AxisBlocks],
     weights: Sequence[Tensor],
-    spans: Sequence[list[tuple[int, int, int, int]]],
+    spans: Sequence[list[Span]],
     grad_x: Tensor | None,
     sums: Sequence[Tensor | None],
 ) -> None:
     """Add the gradients of one head and one sample to ``grad_x`` and to ``sums``, those of the matrices."""
-    for k, first, last, start, stop in _row_tiles(spans[0], x.shape[1] * x.element_size()):
-        offset = k * axes[0].block
-        rows = weights[0][k, first - offset : last - offset]
+    for number, top, first, last, start, stop in _row_tiles(spans[0], x.shape[1] * x.element_size()):
+        rows = weights[0][number, first - top : last - top]
         window = x[start:stop]
         tile_grad = grad[first:last]
         if len(axes) > 1:
             entered = [] if sums[0] is None else _later_axes(rows @ window, axes, weights, spans, None)
             tile_grad = _later_axes_backward(tile_grad, axes, weights, spans, entered, sums)
         if sums[0] is not None:
-            sums[0][k, first - offset : last - offset].addmm_(tile_grad, window.mT)
+            sums[0][number, first - top : last - top].addmm_(tile_grad, window.mT)
         if grad_x is not None:
             grad_x[start:stop].addmm_(rows.mT, tile_grad)
 
@@ -341,7 +363,7 @@ def _later_axes_backward(
     grad: Tensor,
     axes: Sequence[AxisBlocks],
     weights: Sequence[Tensor],
-    spans: Sequence[list[tuple[int, int, int, int]]],
+    spans: Sequence[list[Span]],
     entered: Sequence[Tensor],
     sums: Sequence[Tensor | None],
 ) -> Tensor:
@@ -351,8 +373,8 @@ def _later_axes_backward(
         g = grad.reshape(left, axes[a].outputs, -1)
         whole = axes[a].is_whole
         gx = g.new_empty(left, axes[a].inputs, g.shape[2]) if whole else g.new_zeros(left, axes[a].inputs, g.shape[2])
-        for k, (first, last, start, stop) in enumerate(spans[a]):
-            matrix, part = weights[a][k, : last - first], g[:, first:last]
+        for number, first, last, start, stop in spans[a]:
+            matrix, part = weights[a][number, : last - first], g[:, first:last]
             if whole:
                 _bmm_shared(matrix.mT, part, gx)
             else:
@@ -361,6 +383,6 @@ def _later_axes_backward(
             if total is not None:
                 # One product over all rows and channels: one for each row, added up, would need rows · outputs · inputs numbers.
                 read = entered[a - 1][:, start:stop]
-                total[k, : last - first].addmm_(part.movedim(1, 0).flatten(1), read.movedim(1, 0).flatten(1).mT)
+                total[number, : last - first].addmm_(part.movedim(1, 0).flatten(1), read.movedim(1, 0).flatten(1).mT)
         grad = gx
     return grad.reshape(rows, -1)

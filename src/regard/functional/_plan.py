@@ -29,6 +29,10 @@ DENSE_TOKENS = {"cpu": 64, "cuda": 1024}
 # A band is used if its windows read at most this share of the axis; on a GPU a large product is often faster than a gather.
 BAND_SHARE = {"cpu": 0.4, "cuda": 1 / 32}
 
+# Up to this many blocks of a band use the same matrix. Gradients of blocks are added up one after the other, and of many
+# float32 would keep too few digits.
+MOST_SERVED = 256
+
 # From this many tokens on, plan="auto" on the CPU reads the heads' values to find local heads.
 BAND_TOKENS = 1024
 
@@ -314,7 +318,19 @@ def band_blocks(call: GaussianCall, axis: int, centers: list[float], window: int
     for center in centers:
         middles = [sum(min(max(round(side + center), low), high) for side in pair) / 2 for pair in sides]
         starts.append(tuple(min(max(math.floor(middle - (window - 1) / 2), 0), inputs - window) for middle in middles))
-    return AxisBlocks(outputs, inputs, block, window, tuple(starts))
+    numbers = tuple(range(len(sides))) if call.queries is not None else _matrix_numbers(starts, block)
+    return AxisBlocks(outputs, inputs, block, window, tuple(starts), numbers)
+
+
+def _matrix_numbers(starts: Sequence[tuple[int, ...]], block: int) -> tuple[int, ...]:
+    """The number of each block's matrix, for queries on the grid. Neighbors have the same matrix if the windows of all heads
+    move as far as outputs do: then neither was moved back from beyond an end of the axis, so that all targets lie inside."""
+    numbers, served = [0], 1
+    for k in range(1, len(starts[0])):
+        alike = served < MOST_SERVED and all(start[k] - start[k - 1] == block for start in starts)
+        numbers.append(numbers[-1] + (not alike))
+        served = served + 1 if alike else 1
+    return tuple(numbers)
 
 
 def check_plan(plan: object) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.functional._gaussian import gaussian_attention
 from regard.functional._maps import kronecker
 from regard.functional._mix import AxisBlocks, HeadGroup, mix
-from regard.functional._profiles import DecayProfile, GaussianProfile, Profile, check_one_device
+from regard.functional._profiles import DecayProfile, GaussianProfile, Profile, TableProfile, check_one_device
 from regard.observation import observe, unobserved
 from regard.support.checks import check_choice, check_grid, check_ndim, describe
 
@@ -65,13 +65,17 @@ def separable_attention(
 def mixed_along_axes(value: Tensor, profiles: Sequence[Profile], sizes: tuple[int, ...], plan: str) -> Tensor:
     heads = profiles[0].heads
     scans = [takes_scan(profile, size, plan) for profile, size in zip(profiles, sizes, strict=True)]
-    if not any(scans):
+    bumps = [
+        isinstance(profile, GaussianProfile) and plan != "matrices" and size > SCAN_SIZE
+        for profile, size in zip(profiles, sizes, strict=True)
+    ]
+    if not any(scans + bumps):
         axes = tuple(AxisBlocks.whole(size, size, heads) for size in sizes)
         matrices = [profile.matrix(size, value).unsqueeze(1) for profile, size in zip(profiles, sizes, strict=True)]
         return mix(value, [HeadGroup(tuple(range(heads)), axes)], [matrices])
     x = value.expand(-1, heads, -1, -1)
-    for axis, (profile, size, scan) in enumerate(zip(profiles, sizes, scans, strict=True)):
-        x = along_axis(x, profile, sizes, axis, size, scan)
+    for axis, (profile, scan, bump) in enumerate(zip(profiles, scans, bumps, strict=True)):
+        x = along_axis(x, profile, sizes, axis, by_matrix=not (scan or bump))
     return x
 
 
@@ -79,15 +83,19 @@ def takes_scan(profile: Profile, size: int, plan: str) -> bool:
     return isinstance(profile, DecayProfile) and (plan == "scans" or (plan == "auto" and size > SCAN_SIZE))
 
 
-def along_axis(x: Tensor, profile: Profile, grid: tuple[int, ...], axis: int, size: int, scan: bool) -> Tensor:
-    """Apply one profile to (batch, heads, tokens, width) along one axis of the grid, by its scan or by its matrix."""
+def along_axis(x: Tensor, profile: Profile, grid: tuple[int, ...], axis: int, by_matrix: bool) -> Tensor:
+    """Apply one profile to (batch, heads, tokens, width) along one axis of the grid: by its matrix, or else by its scan, or as
+    Gaussian heads with one axis, of which local ones need no whole matrix."""
     batch, heads, tokens, width = x.shape
-    before, after = math.prod(grid[:axis]), math.prod(grid[axis + 1 :])
-    y = x.reshape(batch, heads, before, size, after * width).transpose(1, 2).reshape(-1, heads, size, after * width)
-    if scan and isinstance(profile, DecayProfile):
+    before, size, after = math.prod(grid[:axis]), grid[axis], math.prod(grid[axis + 1 :])
+    y = x.reshape(batch, heads, before, size, after * width).transpose(1, 2).flatten(0, 1)
+    if by_matrix or isinstance(profile, TableProfile):
+        y = profile.matrix(size, x).to(x.dtype) @ y
+    elif isinstance(profile, DecayProfile):
         y = profile.scan(y)
     else:
-        y = profile.matrix(size, x).to(x.dtype) @ y
+        center, sharpness = (part.unsqueeze(1) for part in profile)
+        y = gaussian_attention(y, center, sharpness, (size,))
     return y.unflatten(0, (batch, before)).transpose(1, 2).reshape(batch, heads, tokens, width)
 
 

@@ -10,7 +10,7 @@ from regard.functional import GaussianPlan, gaussian_attention, gaussian_weights
 from regard.layers._composed import composed_convolution, fits_kernel
 from regard.layers._gaussian_heads import Covariance, GaussianHeads, Init
 from regard.layers._grids import flat_tokens, like_input
-from regard.observation import is_observed, observe
+from regard.observation import heads_are_read, observe
 from regard.support.checks import check_dtype, check_flag, check_positive, check_probability, is_transformed
 
 
@@ -153,7 +153,12 @@ class GaussianAttention(nn.Module):
         plan, places = self.plan, self.positions
         if not self.full_width or not isinstance(plan, GaussianPlan) or plan.shifts is None or plan.grid != grid:
             return None
-        if is_observed() or is_transformed() or (self.dropout and self.training) or type(self.output) is not nn.Linear:
+        if (
+            heads_are_read()
+            or is_transformed()
+            or (self.dropout and self.training)
+            or type(self.output) is not nn.Linear
+        ):
             return None
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in places.parameters()):
             return None

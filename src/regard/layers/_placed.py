@@ -99,20 +99,18 @@ class PlacedAttention(nn.Module):
         made = cls(
             layer.dim, layer.heads, axes=axes, covariance=covariance, sharpness=sharpness, dropout=layer.dropout,
             bias=layer.qkv.bias is not None,
-        )  # fmt: skip
+        ).to(layer.output.weight)  # fmt: skip
         if (layer.output.bias is None) != (made.output.bias is None):
             raise ValueError("layer must have a bias in both its linear layers, or in neither")
         nn.init.zeros_(made.positions.center)
-        made.qkv.load_state_dict(layer.qkv.state_dict())
-        made.output.load_state_dict(layer.output.state_dict())
-        return made.to(layer.output.weight.device, layer.output.weight.dtype).train(layer.training)
+        _copy_projections(layer, made)
+        return made.train(layer.training)
 
     def to_multi_head(self) -> MultiHeadAttention:
         """The content attention alone, without position."""
         made = MultiHeadAttention(self.dim, self.heads, bias=self.qkv.bias is not None, dropout=self.dropout)
-        made.qkv.load_state_dict(self.qkv.state_dict())
-        made.output.load_state_dict(self.output.state_dict())
-        return made.to(self.output.weight.device, self.output.weight.dtype).train(self.training)
+        _copy_projections(self, made.to(self.output.weight))
+        return made.train(self.training)
 
     def forward(
         self,
@@ -141,3 +139,13 @@ class PlacedAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, heads={self.heads}, axes={self.axes}, dropout={self.dropout}"
+
+
+def _copy_projections(
+    source: MultiHeadAttention | PlacedAttention, target: MultiHeadAttention | PlacedAttention
+) -> None:
+    """Copy values, and whether they are trained. ``target`` already has the dtype: a copy to another would be rounded."""
+    for own, given in ((target.qkv, source.qkv), (target.output, source.output)):
+        for parameter, value in zip(own.parameters(), given.parameters(), strict=True):
+            parameter.data.copy_(value)
+            parameter.requires_grad_(value.requires_grad)
