@@ -4,7 +4,7 @@ import { html, useMemo, type VNode } from "../core/html";
 import { Picture, type Size } from "../core/canvas";
 import { useTheme } from "../core/theme";
 import { wheelHint, ZOOM_KEYS } from "../core/zooming";
-import { type Cell, cellAt, dragged, drawHeat, heatHeight, inside, painter, showing, stepped, type Viewport, wheeled, whole, zoomed } from "./heat";
+import { anchor, type Cell, cellAt, dragged, drawHeat, heatHeight, inside, painter, showing, stepped, type Viewport, whole, zoomed } from "./heat";
 import { percent } from "./layer";
 import { weightTip } from "./quote";
 import type { Pooling, Shading } from "./scale";
@@ -49,7 +49,7 @@ export function MapPanel({ table, signed, top, pooling, view: wanted, over, poin
     onPoint=${(x: number, y: number, _: unknown, size: Size) => onOver(find(x, y, size))}
     onLeave=${() => onOver(null)}
     onDrag=${(dx: number, dy: number, _: unknown, size: Size) => view.zoom > 1 && onView(dragged(view, table, dx, dy, size))}
-    onWheel=${(x: number, y: number, event: WheelEvent, size: Size) => wheeled(event, find(x, y, size), (factor, at) => onView(zoomed(view, table, factor, at)))}
+    onZoom=${(factor: number, x: number, y: number, size: Size) => onView(zoomed(view, table, factor, anchor(find(x, y, size), view, table)))}
     onDouble=${() => onView(whole)}
     onKey=${step}
     description=${`The arrow keys mark a cell. ${ZOOM_KEYS}`}
