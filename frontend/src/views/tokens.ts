@@ -238,13 +238,13 @@ function TokenAtlas({ payload, layers, rows, hide, shading, pooling, labels, pic
     }
     return true;
   };
-  const strip = (index: number, tall: number, wide: number): Strip => {
+  const strip = (index: number, tall: number, wide: number, atOnce: boolean): Strip => {
     const room: [number, number] = [thumbnailSide(THUMBNAIL, tall), thumbnailSide(THUMBNAIL, wide)];
     const key = `${index} ${room} ${hide} ${theme.mode} ${shading.scale} ${shading.signed} ${pooling}`;
     let made = strips.get(key);
     if (!made) {
       const ready = !hide && shading.scale === "uniform" && pooling === "max" && payload.has(`small${index}`);
-      if (!ready && (!layers[index].complete || !mayWork())) return { image: emptyImage(), heads: layers[index].heads, rows: 1, columns: 1 };
+      if (!ready && (!layers[index].complete || !(atOnce || mayWork()))) return { image: emptyImage(), across: layers[index].heads, down: 1, rows: 1, columns: 1 };
       made = ready ? readyThumbnails(payload.array(`small${index}`), theme, shading, room) : thumbnails(layers[index], hide, labels(layers[index].about), theme, shading, pooling, room);
       strips.set(key, made);
     }
