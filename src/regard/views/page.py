@@ -48,6 +48,7 @@ body.story > main > section:last-of-type { padding-bottom: 5rem; }
 .claims b { font-weight: 600; font-size: 0.9rem; } .claims .holds { color: #0072b2; } .claims .fails { color: #d55e00; }
 @media (prefers-color-scheme: dark) { :root:not([data-theme="light"]) body.story { background: #0e1116; } }
 :root[data-theme="dark"] body.story { background: #0e1116; }
+@media print { body, body.story { background: #ffffff !important; color: #1b2026 !important; } }
 """
 
 # The module is compressed like the data. Once unpacked it runs as an inline script.

@@ -68,16 +68,18 @@ function tr(e,t){let r=URL.createObjectURL(t),n=document.createElement("a");n.hr
   .regard:is([data-view="image"], [data-view="tokens"], [data-view="long"], [data-view="mixed"]) { display: flex; flex-direction: column; }
   .regard:is([data-view="image"], [data-view="tokens"], [data-view="long"], [data-view="mixed"]) > .rg-controls { order: 1; margin: 14px 0 0; }
   .regard:is([data-view="image"], [data-view="tokens"], [data-view="long"], [data-view="mixed"]) > .rg-footer { order: 2; }
-  .regard .rg-beside > .rg-atlas { order: 1; }
 }
 @media print {
   .regard .rg-tools, .regard .rg-controls, .regard .rg-play, .regard .rg-own, .regard .rg-dots, .rg-tip, .rg-hint-over { display: none; }
   .regard { border: 0; padding: 0; }
+  .regard .rg-picture canvas { height: auto !important; } /* it was drawn for the width of the screen */
   .regard .rg-picture, .regard figure, .regard .rg-scene > * { break-inside: avoid; }
   .regard h2, .regard h3, .regard .rg-told { break-after: avoid; }
 }
 @media (prefers-reduced-motion: reduce) { .regard * { transition: none !important; } }
 .regard .rg-beside { display: grid; grid-template-columns: minmax(0, 1fr); gap: 18px; align-items: start; }
+/* Below each other, the picture comes first: small maps of many layers are several screens high. */
+@container (max-width: 819.9px) { .regard .rg-beside > .rg-atlas { order: 1; } }
 @container (min-width: 820px) {
   .regard .rg-beside { grid-template-columns: minmax(240px, 5fr) minmax(0, 8fr); }
   .regard .rg-beside > .rg-main { position: sticky; top: 8px; } /* in sight beside the thumbnails of many layers */
