@@ -74,3 +74,13 @@ def test_the_large_picture_comes_first_where_there_is_no_room_beside_it(open_fil
         page = open_file(regard.show(maps(1), tokens=WORDS), width=width)
         large, small = (page.locator(name).bounding_box() for name in (".rg-main", ".rg-atlas"))
         assert (small["y"] >= large["y"] + large["height"]) == above
+
+
+@pytest.mark.parametrize("view", ["two heads", "compare"])
+def test_compared_maps_come_before_the_small_ones(open_file, view):
+    given = (maps(1), maps(2)) if view == "compare" else (maps(1),)
+    page = open_file(regard.show(*given, tokens=WORDS))
+    if view == "two heads":
+        page.get_by_label("compare with").select_option(label="head 1")
+    large, small = (page.locator(name).bounding_box() for name in (".rg-three", ".rg-atlas"))
+    assert small["y"] >= large["y"] + large["height"]

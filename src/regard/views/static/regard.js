@@ -106,6 +106,7 @@ function tr(e,t){let r=URL.createObjectURL(t),n=document.createElement("a");n.hr
 .regard .rg-legend button { display: inline-flex; gap: 6px; align-items: center; padding: 2px 8px; min-height: 28px; background: none; color: inherit; border-color: var(--rg-line); }
 .regard .rg-legend button[aria-pressed="false"] { color: var(--rg-muted); border-style: dashed; }
 .regard .rg-legend button[aria-pressed="false"] svg { opacity: 0.25; }
+.regard .rg-compared { display: flex; flex-direction: column-reverse; gap: 14px; } /* small maps, as many as there are, below */
 .regard .rg-three { display: grid; grid-template-columns: minmax(0, 1fr); gap: 14px; align-items: start; margin-top: 14px; }
 @container (min-width: 820px) {
   .regard .rg-three { grid-template-columns: repeat(3, minmax(0, 1fr)); grid-template-rows: auto auto; }
@@ -324,7 +325,7 @@ function tr(e,t){let r=URL.createObjectURL(t),n=document.createElement("a");n.hr
     hint=${`Point at a cell to read its weight on both sides; a click on a small map selects its head.${ur(x)}`}
     footer=${w`${g.sides.map((L,H)=>w`<span class=${L.agrees?"":"rg-warn"}><b>${r.names[H]}</b> ${Un(L)}</span>`)}${r.notes.map(L=>w`<span>${L}</span>`)}`}
   >
-    <div>
+    <div class="rg-compared">
       ${P.length>1||g.heads.length>1?w`<${Xc} payload=${e} rows=${P} top=${p} pooling=${l} picked=${{layer:o,head:f}} onPick=${L=>_(L.layer,L.head??0)} />`:null}
       <div class="rg-three">
         ${b.map((L,H)=>w`<figure><figcaption>${T[H]}</figcaption><${oo} table=${L} signed=${H===2} top=${p} pooling=${l} view=${Jc(g,m,b,H)} over=${ki(g,c,H)} pointed=${c?.side===H} label=${T[H]} onOver=${I=>h(I&&{side:H,cell:I})} onView=${I=>d({side:H,view:I})} /></figure>`)}
@@ -623,7 +624,7 @@ function tr(e,t){let r=URL.createObjectURL(t),n=document.createElement("a");n.hr
     footer=${w`<${Pt} layers=${r.layers} current=${ae.layer} notes=${r.notes} />`}
   >
     ${H&&i==="arcs"&&n[j.layer].heads>1?w`<${ko} names=${n[j.layer].about.heads.map(String)} off=${D} onChange=${X} />`:null}
-    <div class=${s||le?"":"rg-beside"}>
+    <div class=${le?"rg-compared":s?"":"rg-beside"}>
       ${s?null:w`<${sh} payload=${e} layers=${n} rows=${fe} hide=${x} shading=${Et} pooling=${T} labels=${Te} picked=${j} second=${le&&typeof le.which=="number"?{layer:le.layer,head:le.which}:null} onHover=${V=>b(V&&{layer:V.layer,which:V.head})} onPick=${(V,ie)=>ie&&V.head!==null?N(Tt({layer:V.layer,which:V.head})):ke(V.layer,V.head??"mean")} />`}
       ${le&&Me?w`<${Rl} first=${ne} second=${Me} names=${[Ct(n,ae),Ct(n,le)]} top=${Et.top} pooling=${T} signed=${Et.signed} view=${v} onView=${P} onSay=${ee} />`:w`<${Nl} mode=${i} table=${ne} heads=${ut} shading=${Et} pooling=${T} noun=${Ft(re.about)} view=${v} over=${p} pinned=${k} axes=${$n} span=${Y} onOver=${y} onPin=${M} onView=${P} onSpan=${F} zoom=${Hr} />`}
     </div>
