@@ -146,6 +146,18 @@ def pinch(page, look, selector, before, after):
     look.settle(page)
 
 
+def drag_up(page, look, selector):
+    """One finger, from below to above."""
+    box = page.locator(f"{selector} canvas").first.bounding_box()
+    x, y = box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.6
+    client = page.context.new_cdp_session(page)
+    for kind, up in (("touchStart", 0), *(("touchMove", 10 * step) for step in range(1, 9))):
+        client.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y - up}]})
+        page.wait_for_timeout(20)
+    client.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    look.settle(page)
+
+
 PHONE = {"width": 375, "has_touch": True, "is_mobile": True}
 SCALE = "visualViewport.scale"
 
@@ -157,8 +169,13 @@ def test_two_fingers_zoom_a_picture(opened, look, view):
     pinch(page, look, ".rg-main", 50, 150)
     (top, bottom), _ = shown(look.subtitle(page))  # and no span of tokens is marked
     assert abs(bottom - top - TOKENS / 3) < 3
+    drag_up(page, look, ".rg-main")
+    assert shown(look.subtitle(page))[0] > (top, bottom)
+    assert page.evaluate("scrollY") == 0
     pinch(page, look, ".rg-main", 150, 50)
     assert press(page, look) == whole
+    drag_up(page, look, ".rg-main")  # of a whole picture, it moves the page
+    assert page.evaluate("scrollY") > 0
     assert page.evaluate(SCALE) == 1
 
 

@@ -38,6 +38,8 @@ export interface PictureProps {
   label: string;
   class?: string;
   cursor?: string;
+  /** Whether it is zoomed: a finger then moves the picture, not the page. */
+  movable?: boolean;
   /** Whether the picture can have the keyboard focus. */
   focusable?: boolean;
   onPoint?: (x: number, y: number, event: PointerEvent, size: Size) => void;
@@ -206,7 +208,7 @@ export function Picture(props: PictureProps) {
       aria-describedby=${props.description ? id : undefined}
       aria-hidden=${props.label ? undefined : "true"}
       tabindex=${props.focusable ? 0 : undefined}
-      style=${props.cursor ? { cursor: props.cursor } : undefined}
+      style=${{ cursor: props.cursor, touchAction: props.movable ? "pinch-zoom" : undefined }}
       onPointerMove=${move}
       onPointerDown=${(event: PointerEvent) => event.isPrimary && (drag.current = { x: event.clientX, y: event.clientY, moved: false, from: place(event) })}
       onPointerLeave=${() => props.onLeave?.()}

@@ -44,6 +44,7 @@ export function MapPanel({ table, signed, top, pooling, view: wanted, over, poin
     height=${heatHeight(table)}
     label=${`${label}, ${table.queries.length} × ${table.keys.length} tokens`}
     cursor="crosshair"
+    movable=${view.zoom > 1}
     focusable
     tip=${pointed && over && over.q >= 0 && over.k >= 0 ? weightTip(table.queries[over.q], table.keys[over.k], percent(table.weights[over.q * table.keys.length + over.k])) : null}
     onPoint=${(x: number, y: number, _: unknown, size: Size) => onOver(find(x, y, size))}

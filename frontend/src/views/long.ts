@@ -165,6 +165,7 @@ function Main({ about, cells, measure, received, entropy, full, tokens, found, v
     height=${longHeight}
     label=${`${about.queries} × ${about.keys} weights in cells of ${about.cell[0]} × ${about.cell[1]}`}
     cursor="crosshair"
+    movable=${view.share < 1}
     focusable
     tip=${tip}
     onPoint=${(x: number, y: number, _: unknown, size: Size) => onOver(placeAt(x, y, size))}

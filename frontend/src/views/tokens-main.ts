@@ -64,6 +64,7 @@ export function Main({ mode, table, heads, shading, pooling, noun, view, over, p
     height=${mode === "heat" ? heatHeight(table) : arcHeight(table)}
     label=${`${mode === "heat" ? "heat map" : "arcs"} of ${table.queries.length} × ${table.keys.length} ${noun}s`}
     cursor="crosshair"
+    movable=${view.zoom > 1}
     focusable
     tip=${over && over.q >= 0 && over.k >= 0 ? weightTip(table.queries[over.q], table.keys[over.k], percent(table.weights[over.q * table.keys.length + over.k])) : null}
     onPoint=${point}

@@ -159,7 +159,7 @@ function tr(e,t){let r=URL.createObjectURL(t),n=document.createElement("a");n.hr
       aria-describedby=${e.description?r:void 0}
       aria-hidden=${e.label?void 0:"true"}
       tabindex=${e.focusable?0:void 0}
-      style=${e.cursor?{cursor:e.cursor}:void 0}
+      style=${{cursor:e.cursor,touchAction:e.movable?"pinch-zoom":void 0}}
       onPointerMove=${y}
       onPointerDown=${x=>x.isPrimary&&(m.current={x:x.clientX,y:x.clientY,moved:!1,from:f(x)})}
       onPointerLeave=${()=>e.onLeave?.()}
@@ -300,6 +300,7 @@ function tr(e,t){let r=URL.createObjectURL(t),n=document.createElement("a");n.hr
     height=${Yn(e)}
     label=${`${i}, ${e.queries.length} × ${e.keys.length} tokens`}
     cursor="crosshair"
+    movable=${d.zoom>1}
     focusable
     tip=${s&&a&&a.q>=0&&a.k>=0?Gn(e.queries[a.q],e.keys[a.k],U(e.weights[a.q*e.keys.length+a.k])):null}
     onPoint=${(p,y,k,M)=>l(f(p,y,M))}
@@ -589,6 +590,7 @@ function tr(e,t){let r=URL.createObjectURL(t),n=document.createElement("a");n.hr
     height=${e==="heat"?Yn(t):vl(t)}
     label=${`${e==="heat"?"heat map":"arcs"} of ${t.queries.length} × ${t.keys.length} ${a}s`}
     cursor="crosshair"
+    movable=${s.zoom>1}
     focusable
     tip=${i&&i.q>=0&&i.k>=0?Gn(t.queries[i.q],t.keys[i.k],U(t.weights[i.q*t.keys.length+i.k])):null}
     onPoint=${_}
@@ -720,6 +722,7 @@ function tr(e,t){let r=URL.createObjectURL(t),n=document.createElement("a");n.hr
     height=${Ul}
     label=${`${e.queries} × ${e.keys} weights in cells of ${e.cell[0]} × ${e.cell[1]}`}
     cursor="crosshair"
+    movable=${l.share<1}
     focusable
     tip=${p}
     onPoint=${(y,k,M,x)=>c(b(y,k,x))}
