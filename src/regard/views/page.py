@@ -34,8 +34,10 @@ pre { overflow-x: auto; font-size: 0.8rem; } .note { opacity: 0.75; font-size: 0
 @media (prefers-color-scheme: dark) { :root:not([data-theme="light"]) body { background: #090b0f; color: #e8ebef; } }
 :root[data-theme="dark"] { color-scheme: dark; } :root[data-theme="light"] { color-scheme: light; }
 :root[data-theme="dark"] body { background: #090b0f; color: #e8ebef; }
-@media (max-width: 480px) { body { padding: 0.6rem 0; } }
-@media (max-width: 480px) { body.report :is(h1, section > :not([data-regard-payload])) { padding: 0 10px; box-sizing: border-box; } }
+@media (max-width: 480px) {
+  body { padding: 0.6rem 0; }
+  body.report :is(h1, section > :not([data-regard-payload])) { padding: 0 10px; box-sizing: border-box; }
+}
 body.story { max-width: none; padding: 0; background: #ffffff; }
 body.story > main > section, .story-opening { max-width: 1080px; margin: 0 auto; box-sizing: border-box; }
 body.story > main > section, .story-opening { padding: 0 clamp(14px, 4vw, 40px); }
