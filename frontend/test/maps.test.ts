@@ -361,7 +361,7 @@ describe("words", () => {
     expect(shortNames(["encoder.0.attention", "decoder.0.cross_attention", "decoder.0.attention"])).toEqual(["encoder.0", "decoder.0.cross", "decoder.0"]);
     expect(shortNames(["attention"])).toEqual(["attention"]);
     const t5 = ["encoder.block.0.layer.0.SelfAttention", "decoder.block.0.layer.0.SelfAttention", "decoder.block.0.layer.1.EncDecAttention", "decoder.block.1.layer.0.SelfAttention"];
-    expect(shortNames(t5)).toEqual(["encoder.0.0.SelfAttention", "decoder.0.0.SelfAttention", "decoder.0.1.EncDecAttention", "decoder.1.0.SelfAttention"]);
+    expect(shortNames(t5)).toEqual(["encoder.0.0.Self", "decoder.0.0.Self", "decoder.0.1.EncDec", "decoder.1.0.Self"]);
     expect(shortNames(["a.attn", "a.attention"])).toEqual(["attn", "attention"]);
   });
 

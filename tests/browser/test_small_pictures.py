@@ -127,3 +127,48 @@ def test_every_line_of_thumbnails_has_the_numbers_of_its_heads(open_file, layers
     for (_, last), (first, _) in itertools.pairwise(ranges):
         assert first == last + 1 or last == heads - 1
     assert not any("…" in text for text in texts)
+
+
+ANY_DARK = """(canvas, [x, y, width, height]) => {
+  const copy = document.createElement("canvas");
+  [copy.width, copy.height] = [width, height];
+  const pen = copy.getContext("2d");
+  pen.drawImage(canvas, -x, -y);
+  const { data } = pen.getImageData(0, 0, width, height);
+  return data.some((value, i) => i % 4 === 3 && value > 200 && data[i - 3] + data[i - 2] + data[i - 1] < 250);
+}"""
+
+
+def test_hundreds_of_layers_fit_on_the_canvas_of_a_fine_screen(open_file):
+    """A browser draws nothing on one that is too large."""
+    page = open_file(regard.show([on_one_key([3], 6) for _ in range(330)]), width=375)
+    canvas = page.locator(".rg-atlas canvas")
+    height = canvas.evaluate("(canvas) => canvas.height")
+    assert 3 * height < 32768
+    assert canvas.evaluate(ANY_DARK, [67, height - 100, 33, 100])
+
+
+def test_one_of_a_thousand_heads_is_enlarged(open_file):
+    page = open_file(regard.show(on_one_key([24] * 1400, 48)), device_scale_factor=2)
+    canvas = page.locator(".rg-atlas canvas")
+    canvas.hover(position={"x": 200, "y": 100})
+    settle(page)
+    assert canvas.evaluate(ANY_DARK, [380, 150, 50, 60])  # the middle of the enlarged map
+
+
+def test_a_saved_picture_has_all_small_maps(open_file):
+    """Also where the page drew them one after the other, in another size."""
+    layers = 4
+    page = open_file(regard.show([on_one_key([3] * 12, 60) for _ in range(layers)]), device_scale_factor=2)
+    page.get_by_label("pixels show").select_option("mass")
+    settle(page)
+    page.evaluate("() => { let now = 0; performance.now = () => (now += 100); }")  # a slow machine
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="SVG").click()
+    assert saved.value.path().read_text().count("<image ") == layers + 1
+
+
+def test_small_maps_of_narrow_images_are_not_much_higher_than_others(open_file):
+    page = open_file(regard.show([torch.rand(3, 64, 64).softmax(-1)] * 2, grid=(64, 1)))
+    heights = page.locator("canvas").evaluate_all("(all) => all.map((canvas) => canvas.clientHeight)")
+    assert max(heights) < 700

@@ -47,3 +47,40 @@ def test_a_narrow_page_leaves_no_gap_after_it_became_wide(open_file, look):
     page.get_by_label("head", exact=True).select_option("mean")
     look.settle(page)
     assert line.bounding_box()["height"] < high / 2
+
+
+# Paper has another width than the screen, and pictures are not drawn again for it.
+STRETCHED = """(all) => all.map((canvas) => {
+  canvas.parentElement.style.width = "300px";
+  const { width, height } = canvas.getBoundingClientRect();
+  return canvas.height * width / canvas.width / height;
+})"""
+
+
+@pytest.mark.parametrize("view", ["tokens", "compare"])
+def test_pictures_on_paper_are_not_stretched(open_file, look, view):
+    given = (maps(1), maps(2)) if view == "compare" else (maps(1),)
+    page = open_file(regard.show(*given, tokens=WORDS), mode="dark", own=True)
+    page.emulate_media(media="print", color_scheme="dark")
+    look.settle(page)
+    assert page.locator("canvas").evaluate_all(STRETCHED) == pytest.approx(
+        [1] * page.locator("canvas").count(), rel=0.02
+    )
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+def test_the_large_picture_comes_first_where_there_is_no_room_beside_it(open_file):
+    for width, above in ((700, True), (1200, False)):
+        page = open_file(regard.show(maps(1), tokens=WORDS), width=width)
+        large, small = (page.locator(name).bounding_box() for name in (".rg-main", ".rg-atlas"))
+        assert (small["y"] >= large["y"] + large["height"]) == above
+
+
+@pytest.mark.parametrize("view", ["two heads", "compare"])
+def test_compared_maps_come_before_the_small_ones(open_file, view):
+    given = (maps(1), maps(2)) if view == "compare" else (maps(1),)
+    page = open_file(regard.show(*given, tokens=WORDS))
+    if view == "two heads":
+        page.get_by_label("compare with").select_option(label="head 1")
+    large, small = (page.locator(name).bounding_box() for name in (".rg-three", ".rg-atlas"))
+    assert small["y"] >= large["y"] + large["height"]

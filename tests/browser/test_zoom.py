@@ -127,6 +127,65 @@ def test_a_token_chosen_by_keys_is_visible(opened, look, view):
     assert "shown:" not in press(page, look, "Escape")[0]
 
 
+def pinch(page, look, selector, before, after):
+    """Two fingers on a picture, so many pixels apart at first and at last."""
+    box = page.locator(f"{selector} canvas").first.bounding_box()
+    x, y = box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.5
+    client = page.context.new_cdp_session(page)
+
+    def touch(kind, *places):
+        client.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": at, "y": y} for at in places]})
+
+    touch("touchStart", x - before / 2)
+    touch("touchStart", x - before / 2, x + before / 2)
+    for step in range(1, 9):
+        half = (before + (after - before) * step / 8) / 2
+        touch("touchMove", x - half, x + half)
+        page.wait_for_timeout(20)  # a frame, as between the events of a screen
+    touch("touchEnd")
+    look.settle(page)
+
+
+def drag_up(page, look, selector):
+    """One finger, from below to above."""
+    box = page.locator(f"{selector} canvas").first.bounding_box()
+    x, y = box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.6
+    client = page.context.new_cdp_session(page)
+    for kind, up in (("touchStart", 0), *(("touchMove", 10 * step) for step in range(1, 9))):
+        client.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y - up}]})
+        page.wait_for_timeout(20)
+    client.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    look.settle(page)
+
+
+PHONE = {"width": 375, "has_touch": True, "is_mobile": True}
+SCALE = "visualViewport.scale"
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_two_fingers_zoom_a_picture(opened, look, view):
+    page = opened(view, **PHONE)
+    whole = press(page, look)
+    pinch(page, look, ".rg-main", 50, 150)
+    (top, bottom), _ = shown(look.subtitle(page))  # and no span of tokens is marked
+    assert abs(bottom - top - TOKENS / 3) < 3
+    drag_up(page, look, ".rg-main")
+    assert shown(look.subtitle(page))[0] > (top, bottom)
+    assert page.evaluate("scrollY") == 0
+    pinch(page, look, ".rg-main", 150, 50)
+    assert press(page, look) == whole
+    drag_up(page, look, ".rg-main")  # of a whole picture, it moves the page
+    assert page.evaluate("scrollY") > 0
+    assert page.evaluate(SCALE) == 1
+
+
+def test_two_fingers_zoom_the_page_on_other_pictures(open_file, look, image_maps):
+    maps, image = image_maps
+    page = open_file(regard.show(maps, image=image), **PHONE)
+    pinch(page, look, ".rg-main", 50, 150)
+    assert page.evaluate(SCALE) > 1.1
+
+
 def panels(page, look):
     """What the three maps side by side show."""
     return [look.pixels(page, ".rg-three", number) for number in range(3)]

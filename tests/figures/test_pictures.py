@@ -282,3 +282,15 @@ def test_a_run_that_diverged_has_learning_curves():
     assert accuracy.lines[1].get_ydata().tolist() == [10.0]
     assert math.isnan(loss.lines[1].get_ydata()[0])
     assert loss.lines[0].get_marker() == "o"
+
+
+def test_texts_are_measured_without_a_canvas_for_each(monkeypatch):
+    """A canvas of a tall figure takes longer than everything that is drawn on it."""
+    from matplotlib.backends import backend_agg
+
+    made = []
+    monkeypatch.setattr(
+        backend_agg, "RendererAgg", lambda *size, one=backend_agg.RendererAgg: made.append(size) or one(*size)
+    )
+    figures.relative_positions(torch.zeros(2, 2), torch.ones(2), (4, 4))
+    assert all(width * height == 1 for width, height, _ in made)

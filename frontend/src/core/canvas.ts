@@ -38,6 +38,8 @@ export interface PictureProps {
   label: string;
   class?: string;
   cursor?: string;
+  /** Whether it is zoomed: a finger then moves the picture, not the page. */
+  movable?: boolean;
   /** Whether the picture can have the keyboard focus. */
   focusable?: boolean;
   onPoint?: (x: number, y: number, event: PointerEvent, size: Size) => void;
@@ -45,7 +47,8 @@ export interface PictureProps {
   onPress?: (x: number, y: number, event: MouseEvent, size: Size) => void;
   /** `from` is where the drag began, `to` where it is. */
   onDrag?: (dx: number, dy: number, event: PointerEvent, size: Size, from: [number, number], to: [number, number]) => void;
-  onWheel?: (x: number, y: number, event: WheelEvent, size: Size) => void;
+  /** Zoom around a point: Ctrl + wheel (a trackpad sends a pinch as this), or two fingers. */
+  onZoom?: (factor: number, x: number, y: number, size: Size) => void;
   onDouble?: () => void;
   /** For screen readers: what the keys do with the picture. */
   description?: string;
@@ -118,30 +121,43 @@ export function Picture(props: PictureProps) {
     const element = canvas.current!;
     let fading = 0;
     const wheel = (event: WheelEvent) => {
-      const { onWheel, wheelSays } = latest.current.props;
-      if (wheelSays && hint.current && !event.ctrlKey && !event.metaKey) {
+      const { onZoom, wheelSays } = latest.current.props;
+      if (event.ctrlKey || event.metaKey) {
+        if (onZoom) event.preventDefault();
+        onZoom?.(Math.exp(-event.deltaY / 200), ...place(event), own.size);
+      } else if (wheelSays && hint.current) {
         hint.current.hidden = false;
         clearTimeout(fading);
         fading = window.setTimeout(() => hint.current && (hint.current.hidden = true), 1500);
       }
-      if (onWheel) {
-        const [x, y] = place(event);
-        onWheel(x, y, event, own.size);
-      }
     };
-    // Not passive: a view that zooms must be able to stop the page from scrolling.
-    element.addEventListener("wheel", wheel, { passive: false });
+    let apart = 0; // two fingers, at the last event
+    const touch = (event: TouchEvent) => {
+      const { onZoom } = latest.current.props;
+      const before = apart;
+      apart = 0;
+      if (!onZoom || event.touches.length !== 2) return;
+      event.preventDefault();
+      drag.current = null;
+      const [one, two] = event.touches;
+      apart = Math.hypot(one.clientX - two.clientX, one.clientY - two.clientY);
+      const between = { clientX: (one.clientX + two.clientX) / 2, clientY: (one.clientY + two.clientY) / 2 };
+      if (before && apart) onZoom(apart / before, ...place(between), own.size);
+    };
+    // Not passive: a view that zooms must be able to stop the page from scrolling and from being zoomed itself.
+    const events: [string, (event: never) => void][] = [["wheel", wheel], ["touchstart", touch], ["touchmove", touch], ["touchend", touch], ["touchcancel", touch]];
+    for (const [name, run] of events) element.addEventListener(name, run as EventListener, { passive: false });
     return () => {
       pictures.delete(own);
       observer.disconnect();
-      element.removeEventListener("wheel", wheel);
+      for (const [name, run] of events) element.removeEventListener(name, run as EventListener);
       clearTimeout(fading);
       if (pending.current) cancelAnimationFrame(pending.current);
       pending.current = 0;
     };
   }, []);
 
-  const place = (event: MouseEvent): [number, number] => {
+  const place = (event: Pick<MouseEvent, "clientX" | "clientY">): [number, number] => {
     const box = canvas.current!.getBoundingClientRect();
     const zoom = shown.current?.zoom ?? 1;
     return [(event.clientX - box.left) / zoom, (event.clientY - box.top) / zoom];
@@ -158,6 +174,7 @@ export function Picture(props: PictureProps) {
   useLayoutEffect(placeTip, [props.tip]);
   const size = () => shown.current?.size ?? { width: 1, height: 1 };
   const move = (event: PointerEvent) => {
+    if (!event.isPrimary) return; // a second finger
     const held = drag.current;
     if (held && props.onDrag && event.buttons & 1) {
       const [dx, dy] = [event.clientX - held.x, event.clientY - held.y];
@@ -191,9 +208,9 @@ export function Picture(props: PictureProps) {
       aria-describedby=${props.description ? id : undefined}
       aria-hidden=${props.label ? undefined : "true"}
       tabindex=${props.focusable ? 0 : undefined}
-      style=${props.cursor ? { cursor: props.cursor } : undefined}
+      style=${{ cursor: props.cursor, touchAction: props.movable ? "pinch-zoom" : undefined }}
       onPointerMove=${move}
-      onPointerDown=${(event: PointerEvent) => (drag.current = { x: event.clientX, y: event.clientY, moved: false, from: place(event) })}
+      onPointerDown=${(event: PointerEvent) => event.isPrimary && (drag.current = { x: event.clientX, y: event.clientY, moved: false, from: place(event) })}
       onPointerLeave=${() => props.onLeave?.()}
       onClick=${press}
       onKeyDown=${key}

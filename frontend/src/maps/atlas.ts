@@ -3,13 +3,16 @@
 import { html, useRef, useState } from "../core/html";
 import { Picture, pixels, type Draw, type Size } from "../core/canvas";
 import { type Pen, resolution } from "../core/pen";
+import { isPrinting } from "../core/print";
 import { useTheme } from "../core/theme";
 import { isAscending, numbered, rangeOf } from "./headnumbers";
 
-/** The thumbnails of one layer side by side. Each is padded by its own edge, because smoothing mixes neighbors. */
+/** The thumbnails of one layer, in lines. Each is padded by its own edge, because smoothing mixes neighbors. */
 export interface Strip {
   image: HTMLCanvasElement;
-  heads: number;
+  /** Thumbnails in a line, and lines. */
+  across: number;
+  down: number;
   /** Pixels of one thumbnail, without its border. */
   rows: number;
   columns: number;
@@ -32,15 +35,21 @@ export function largestParts(data: ArrayLike<number>, from: [number, number], to
   return out;
 }
 
+/** Every browser draws images of so many pixels a side. */
+const LARGEST_IMAGE = 8192;
+
 /** `color` gives the pixel of a head at a row and a column. */
 export function makeStrip(heads: number, rows: number, columns: number, color: (head: number, row: number, column: number) => number): Strip {
-  const wide = heads * (columns + 2);
+  const across = Math.max(1, Math.min(heads, Math.floor(LARGEST_IMAGE / (columns + 2))));
+  const down = Math.max(1, Math.ceil(heads / across));
+  const wide = across * (columns + 2);
   const within = (x: number, count: number) => Math.min(count - 1, Math.max(0, x - 1));
-  const image = pixels(wide, rows + 2, (i) => {
+  const image = pixels(wide, down * (rows + 2), (i) => {
     const [x, y] = [i % wide, Math.floor(i / wide)];
-    return color(Math.floor(x / (columns + 2)), within(y, rows), within(x % (columns + 2), columns));
+    const head = Math.floor(y / (rows + 2)) * across + Math.floor(x / (columns + 2));
+    return head < heads ? color(head, within(y % (rows + 2), rows), within(x % (columns + 2), columns)) : 0;
   });
-  return { image, heads, rows, columns };
+  return { image, across, down, rows, columns };
 }
 
 export interface AtlasRow {
@@ -53,8 +62,8 @@ export interface AtlasRow {
 
 export interface AtlasProps {
   rows: AtlasRow[];
-  /** The thumbnails of a layer for places of so many pixels of the screen. */
-  strip: (layer: number, tall: number, wide: number) => Strip;
+  /** The thumbnails of a layer for places of so many pixels; for a file or for paper at once, since no later frame draws them. */
+  strip: (layer: number, tall: number, wide: number, atOnce: boolean) => Strip;
   headName: (layer: number, head: number) => string;
   /** Height of a thumbnail over its width. */
   aspect: number;
@@ -106,6 +115,11 @@ const [NUMBER, CAPTION] = [18, 12];
 const COMFORTABLE = 10;
 const TALL = 320;
 
+/** The width of thumbnails, at most: of images that are higher than wide, and of hundreds of layers, they are smaller. */
+const widest = (largest: number, aspect: number, rows: number) => Math.min(largest, Math.min(2 * largest, Math.max(2 * SMALLEST, HIGHEST / rows)) / aspect);
+/** Pixels of an atlas, about, unless its thumbnails would be too small. */
+const HIGHEST = 4096;
+
 /** How many thumbnails fit beside each other: all heads of a row, or as many as are large enough to be told apart. */
 export function columnsOf(heads: number[], room: number, gap: number, aspect: number): number {
   const most = Math.max(1, ...heads);
@@ -136,7 +150,7 @@ export function Atlas(props: AtlasProps) {
     const within = (left: number): Geometry => {
       const lines = linesOf(props.rows, columnsOf(counts, width - left - 3, gap, aspect));
       const columns = Math.max(1, ...lines.map((line) => line.heads.length));
-      const cell = Math.max(4, Math.min(largest, (width - left - 3) / columns - gap));
+      const cell = Math.max(4, Math.min(widest(largest, aspect, counts.length), (width - left - 3) / columns - gap));
       const wrapped = lines.some((line, i) => i > 0 && line.layer === lines[i - 1].layer);
       const above = wrapped && cell + gap >= NUMBER ? CAPTION : 0;
       return { lines, left, top: above ? 4 : 16, cell, tall: Math.max(4, cell * aspect), gap, above, ranges: wrapped && !above && isAscending(lines) };
@@ -163,12 +177,12 @@ export function Atlas(props: AtlasProps) {
     return column < g.lines[row].heads.length ? { row, column } : null;
   };
 
-  const thumbnail = (pen: Pen, layer: number, head: number, ...box: [number, number, number, number]) => {
+  const thumbnail = (pen: Pen, layer: number, head: number, saved: boolean, ...box: [number, number, number, number]) => {
     // On whole pixels of the screen, so that the pixels at the edges of the map are not cut.
     const fine = resolution(pen);
     const [left, top, width, height] = box.map((at) => Math.max(1, Math.round(at * fine)));
     const [x, y, w, h] = [left, top, width, height].map((at) => at / fine);
-    const { image, heads, rows: tall, columns: wide } = props.strip(layer, height, width);
+    const { image, across, down, rows: tall, columns: wide } = props.strip(layer, height, width, saved || isPrinting());
     pen.save();
     pen.beginPath();
     pen.rect(x, y, w, h);
@@ -177,7 +191,8 @@ export function Atlas(props: AtlasProps) {
     if (props.backdrop) pen.drawImage(props.backdrop, x, y, w, h);
     pen.imageSmoothingEnabled = Boolean(props.smooth);
     const [dx, dy] = [w / wide, h / tall];
-    pen.drawImage(image, x - (head * (wide + 2) + 1) * dx, y - dy, heads * (wide + 2) * dx, (tall + 2) * dy);
+    const [column, line] = [head % across, Math.floor(head / across)];
+    pen.drawImage(image, x - (column * (wide + 2) + 1) * dx, y - (line * (tall + 2) + 1) * dy, across * (wide + 2) * dx, down * (tall + 2) * dy);
     props.onTop?.(pen, layer, head, { x, y, width: w, height: h });
     pen.restore();
     pen.strokeStyle = theme.line;
@@ -185,7 +200,7 @@ export function Atlas(props: AtlasProps) {
     pen.strokeRect(x - 0.5, y - 0.5, w + 1, h + 1);
   };
 
-  const draw: Draw = (pen, size) => {
+  const draw: Draw = (pen, size, _, saved = false) => {
     const g = measure((width.current = size.width));
     const rows = g.lines;
     pen.textBaseline = "middle";
@@ -203,7 +218,7 @@ export function Atlas(props: AtlasProps) {
       }
       row.heads.forEach((head, c) => {
         const [x] = place(g, r, c);
-        thumbnail(pen, row.layer, head, x, y, g.cell, g.tall);
+        thumbnail(pen, row.layer, head, saved, x, y, g.cell, g.tall);
       });
     });
     pen.fillStyle = theme.muted;
@@ -228,10 +243,10 @@ export function Atlas(props: AtlasProps) {
         pen.strokeRect(x - 1, y - 1, g.cell + 2, g.tall + 2);
       }),
     );
-    if (over && over.column >= 0 && rows[over.row]) enlarge(pen, g, size);
+    if (over && over.column >= 0 && rows[over.row]) enlarge(pen, g, size, saved);
   };
 
-  const enlarge = (pen: Pen, g: Geometry, size: Size) => {
+  const enlarge = (pen: Pen, g: Geometry, size: Size, saved: boolean) => {
     const { row, column } = over!;
     const rows = g.lines;
     const w = g.cell > 60 ? g.cell * 1.25 : Math.max(g.cell * 1.6, Math.min(96, size.width / 3));
@@ -242,7 +257,7 @@ export function Atlas(props: AtlasProps) {
     const head = rows[row].heads[column];
     pen.fillStyle = theme.background;
     pen.fillRect(x - 2, y - 2, w + 4, h + 4);
-    thumbnail(pen, rows[row].layer, head, x, y, w, h);
+    thumbnail(pen, rows[row].layer, head, saved, x, y, w, h);
     pen.strokeStyle = theme.hover;
     pen.lineWidth = 2;
     pen.strokeRect(x - 1, y - 1, w + 2, h + 2);

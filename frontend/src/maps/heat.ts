@@ -121,12 +121,8 @@ export function zoomed(view: Viewport, table: Table, factor: number, at: Cell): 
   return inside({ q: move(view.q, at.q), k: move(view.k, at.k), zoom }, table);
 }
 
-/** Zoom by the wheel. A pinch comes as ctrl and wheel; a plain wheel scrolls the page. */
-export function wheeled(event: WheelEvent, cell: Cell | null, zoom: (factor: number, at: Cell) => void): void {
-  if (!event.ctrlKey && !event.metaKey) return;
-  event.preventDefault();
-  if (cell) zoom(Math.exp(-event.deltaY / 200), { q: Math.max(0, cell.q) + 0.5, k: Math.max(0, cell.k) + 0.5 });
-}
+/** The point to zoom around: the middle of the cell under the pointer, or of what is visible. */
+export const anchor = (cell: Cell | null, view: Viewport, table: Table): Cell => (cell ? { q: Math.max(0, cell.q) + 0.5, k: Math.max(0, cell.k) + 0.5 } : middle(view, table));
 
 /** The view that a span fills. */
 export function spanView(table: Table, span: Span): Viewport {

@@ -201,8 +201,8 @@ export function shortNames(names: string[]): string[] {
   // "decoder.block.0.layer.1.EncDecAttention" is shortened to "decoder.0.1.EncDecAttention" if all names have "block" and "layer" there.
   const aligned = names.length > 1 && rest.every((parts) => parts.length === rest[0].length);
   const short = rest.map((parts) => parts.filter((part, i) => !aligned || /^\d+$/.test(part) || rest.some((other) => other[i] !== part)).join("."));
-  // "encoder.0.attention" is shortened to "encoder.0" if no other name starts like this.
-  const shorter = short.map((name) => name.replace(/[._]?(attention|attn)$/, ""));
+  // "encoder.0.attention" is shortened to "encoder.0", and "0.SelfAttention" to "0.Self", if no other name starts like this.
+  const shorter = short.map((name) => name.replace(/[._]?(attention|attn)$/i, ""));
   return shorter.every(Boolean) && new Set(shorter).size === names.length ? shorter : short;
 }
 

@@ -4,7 +4,7 @@ import { html, useMemo, type VNode } from "../core/html";
 import { Picture, type Size } from "../core/canvas";
 import { useTheme } from "../core/theme";
 import { wheelHint, ZOOM_KEYS } from "../core/zooming";
-import { type Cell, cellAt, dragged, drawHeat, heatHeight, inside, painter, showing, stepped, type Viewport, wheeled, whole, zoomed } from "./heat";
+import { anchor, type Cell, cellAt, dragged, drawHeat, heatHeight, inside, painter, showing, stepped, type Viewport, whole, zoomed } from "./heat";
 import { percent } from "./layer";
 import { weightTip } from "./quote";
 import type { Pooling, Shading } from "./scale";
@@ -44,12 +44,13 @@ export function MapPanel({ table, signed, top, pooling, view: wanted, over, poin
     height=${heatHeight(table)}
     label=${`${label}, ${table.queries.length} × ${table.keys.length} tokens`}
     cursor="crosshair"
+    movable=${view.zoom > 1}
     focusable
     tip=${pointed && over && over.q >= 0 && over.k >= 0 ? weightTip(table.queries[over.q], table.keys[over.k], percent(table.weights[over.q * table.keys.length + over.k])) : null}
     onPoint=${(x: number, y: number, _: unknown, size: Size) => onOver(find(x, y, size))}
     onLeave=${() => onOver(null)}
     onDrag=${(dx: number, dy: number, _: unknown, size: Size) => view.zoom > 1 && onView(dragged(view, table, dx, dy, size))}
-    onWheel=${(x: number, y: number, event: WheelEvent, size: Size) => wheeled(event, find(x, y, size), (factor, at) => onView(zoomed(view, table, factor, at)))}
+    onZoom=${(factor: number, x: number, y: number, size: Size) => onView(zoomed(view, table, factor, anchor(find(x, y, size), view, table)))}
     onDouble=${() => onView(whole)}
     onKey=${step}
     description=${`The arrow keys mark a cell. ${ZOOM_KEYS}`}

@@ -104,7 +104,7 @@ export function CompareView({ payload, host }: ViewProps): VNode {
     hint=${`Point at a cell to read its weight on both sides; a click on a small map selects its head.${zoomHint(zooming)}`}
     footer=${html`${about.sides.map((side, i) => html`<span class=${side.agrees ? "" : "rg-warn"}><b>${meta.names[i]}</b> ${residualText(side)}</span>`)}${meta.notes.map((note) => html`<span>${note}</span>`)}`}
   >
-    <div>
+    <div class="rg-compared">
       ${rows.length > 1 || about.heads.length > 1 ? html`<${Differences} payload=${payload} rows=${rows} top=${top} pooling=${pooling} picked=${{ layer, head: chosen }} onPick=${(at: { layer: number; head: number | null }) => choose(at.layer, at.head ?? 0)} />` : null}
       <div class="rg-three">
         ${tables.map((table, side) => html`<figure><figcaption>${titles[side]}</figcaption><${MapPanel} table=${table} signed=${side === 2} top=${top} pooling=${pooling} view=${viewOn(about, seen, tables, side)} over=${cellOn(about, over, side)} pointed=${over?.side === side} label=${titles[side]} onOver=${(cell: Cell | null) => setOver(cell && { side, cell })} onView=${(to: Viewport) => setSeen({ side, view: to })} /></figure>`)}

@@ -33,6 +33,9 @@ interface Meta {
   difference?: boolean;
 }
 
+/** Grids of one row or column are drawn as high or wide as this, since patches without an image need not be square. */
+const MOST_UNEQUAL = 16;
+
 export function ImageView({ payload, host }: ViewProps): VNode {
   const meta = payload.meta as Meta;
   const layers = useMemo(() => layersOf<ImageAbout>(payload), [payload]);
@@ -67,7 +70,7 @@ export function ImageView({ payload, host }: ViewProps): VNode {
   const about = shown.which === "rollout" && rollout ? { ...layer.about, grid: rollout.source.about.grid, prefix: rollout.source.about.prefix } : layer.about;
   // In gray, the image's own colors cannot be mistaken for colors of weights.
   const image = style === "color" ? gray : original;
-  const aspect = image ? image.height / image.width : about.grid[0] / about.grid[1];
+  const aspect = image ? image.height / image.width : Math.min(MOST_UNEQUAL, Math.max(1 / MOST_UNEQUAL, about.grid[0] / about.grid[1]));
   const row = useMemo(() => rowOf(layer, shown, query, rollout), [layer, shown.which, shown.layer, query]);
   const other = shown.which === "rollout" ? null : secondOf(beside, layers, layer);
   const second = useMemo(() => other && rowOf(layers[other.layer], other, query, null), [layer, other?.layer, other?.which, query]);
@@ -261,7 +264,7 @@ function Heads(props: HeadsProps) {
     return made;
   };
   const rows: AtlasRow[] = block
-    ? blockRows(locked.layer, layers[locked.layer].heads, layers[locked.layer].heads <= 4 ? 2 : layers[locked.layer].heads <= 9 ? 3 : 4)
+    ? blockRows(locked.layer, layers[locked.layer].heads, Math.max(2, Math.ceil(Math.sqrt(layers[locked.layer].heads))))
     : layers.map((one, i) => ({ label: layers.length > 1 ? names[i] : "", layer: i, heads: sortedHeads(one.about, props.order, props.structured, props.pattern), warn: !one.about.agrees }));
   return html`<${Atlas}
     rows=${rows}

@@ -165,17 +165,14 @@ function Main({ about, cells, measure, received, entropy, full, tokens, found, v
     height=${longHeight}
     label=${`${about.queries} × ${about.keys} weights in cells of ${about.cell[0]} × ${about.cell[1]}`}
     cursor="crosshair"
+    movable=${view.share < 1}
     focusable
     tip=${tip}
     onPoint=${(x: number, y: number, _: unknown, size: Size) => onOver(placeAt(x, y, size))}
     onLeave=${() => onOver(null)}
     onPress=${(x: number, y: number, _: unknown, size: Size) => { const place = placeAt(x, y, size); if (place) zoom(2, place); }}
     onDrag=${(dx: number, dy: number, _: unknown, size: Size) => { const side = boxesOf(size).map.width; onView({ ...view, x: view.x - (dx / side) * view.share, y: view.y - (dy / side) * view.share }); }}
-    onWheel=${(x: number, y: number, event: WheelEvent, size: Size) => {
-      if (!event.ctrlKey && !event.metaKey) return; // a pinch comes as ctrl and wheel; a plain wheel scrolls the page
-      event.preventDefault();
-      zoom(Math.exp(-event.deltaY / 200), placeAt(x, y, size) ?? undefined);
-    }}
+    onZoom=${(factor: number, x: number, y: number, size: Size) => zoom(factor, placeAt(x, y, size) ?? undefined)}
     onDouble=${() => onView(everything)}
     description=${ZOOM_KEYS}
     wheelSays=${wheelHint({ times: 1 / view.share })}

@@ -5,7 +5,7 @@ import { Picture, type Size } from "../core/canvas";
 import { useTheme } from "../core/theme";
 import { wheelHint, ZOOM_KEYS } from "../core/zooming";
 import { arcHeight, drawArcs, type HeadArcs, tokenAt } from "../maps/arcs";
-import { type Cell, cellAt, dragged, drawHeat, heatHeight, inside, painter, type Viewport, wheeled, whole } from "../maps/heat";
+import { anchor, type Cell, cellAt, dragged, drawHeat, heatHeight, inside, painter, type Viewport, whole } from "../maps/heat";
 import { percent } from "../maps/layer";
 import { weightTip } from "../maps/quote";
 import type { Pooling, Shading } from "../maps/scale";
@@ -58,20 +58,20 @@ export function Main({ mode, table, heads, shading, pooling, noun, view, over, p
     const line = ((size.height - 34) / Math.max(1, table.queries.length)) * view.zoom;
     onView(inside({ ...view, q: view.q - dy / line, k: view.k - dy / line }, table));
   };
-  const wheel = (x: number, y: number, event: WheelEvent, size: Size) => wheeled(event, find(x, y, size), zoom);
   return html`<${Picture}
     class="rg-main"
     draw=${draw}
     height=${mode === "heat" ? heatHeight(table) : arcHeight(table)}
     label=${`${mode === "heat" ? "heat map" : "arcs"} of ${table.queries.length} × ${table.keys.length} ${noun}s`}
     cursor="crosshair"
+    movable=${view.zoom > 1}
     focusable
     tip=${over && over.q >= 0 && over.k >= 0 ? weightTip(table.queries[over.q], table.keys[over.k], percent(table.weights[over.q * table.keys.length + over.k])) : null}
     onPoint=${point}
     onLeave=${() => onOver(null)}
     onPress=${press}
     onDrag=${drag}
-    onWheel=${wheel}
+    onZoom=${(factor: number, x: number, y: number, size: Size) => zoom(factor, anchor(find(x, y, size), view, table))}
     onDouble=${() => onView(whole)}
     description=${ZOOM_KEYS}
     wheelSays=${wheelHint({ times: view.zoom })}

@@ -201,7 +201,7 @@ export function TokensView({ payload, host }: ViewProps): VNode {
     footer=${html`<${Residuals} layers=${meta.layers} current=${shown.layer} notes=${meta.notes} />`}
   >
     ${all && mode === "arcs" && layers[locked.layer].heads > 1 ? html`<${Legend} names=${layers[locked.layer].about.heads.map(String)} off=${off} onChange=${setOff} />` : null}
-    <div class=${single || other ? "" : "rg-beside"}>
+    <div class=${other ? "rg-compared" : single ? "" : "rg-beside"}>
       ${single ? null : html`<${TokenAtlas} payload=${payload} layers=${layers} rows=${rows} hide=${hide} shading=${shading} pooling=${pooling} labels=${labels} picked=${locked} second=${other && typeof other.which === "number" ? { layer: other.layer, head: other.which } : null} onHover=${(at: { layer: number; head: number } | null) => setHovered(at && { layer: at.layer, which: at.head })} onPick=${(at: { layer: number; head: number | null }, to: boolean) => (to && at.head !== null ? setBeside(spelled({ layer: at.layer, which: at.head })) : choose(at.layer, at.head ?? "mean"))} />`}
       ${other && second ? html`<${TwoHeads} first=${table} second=${second} names=${[headName(layers, shown), headName(layers, other)]} top=${shading.top} pooling=${pooling} signed=${shading.signed} view=${view} onView=${setView} onSay=${setCompared} />` : html`<${Main} mode=${mode} table=${table} heads=${heads} shading=${shading} pooling=${pooling} noun=${thing(layer.about)} view=${view} over=${over} pinned=${pinned} axes=${axes} span=${span} onOver=${setOver} onPin=${setPinned} onView=${setView} onSpan=${setSpan} zoom=${zoom} />`}
     </div>
@@ -238,13 +238,13 @@ function TokenAtlas({ payload, layers, rows, hide, shading, pooling, labels, pic
     }
     return true;
   };
-  const strip = (index: number, tall: number, wide: number): Strip => {
+  const strip = (index: number, tall: number, wide: number, atOnce: boolean): Strip => {
     const room: [number, number] = [thumbnailSide(THUMBNAIL, tall), thumbnailSide(THUMBNAIL, wide)];
     const key = `${index} ${room} ${hide} ${theme.mode} ${shading.scale} ${shading.signed} ${pooling}`;
     let made = strips.get(key);
     if (!made) {
       const ready = !hide && shading.scale === "uniform" && pooling === "max" && payload.has(`small${index}`);
-      if (!ready && (!layers[index].complete || !mayWork())) return { image: emptyImage(), heads: layers[index].heads, rows: 1, columns: 1 };
+      if (!ready && (!layers[index].complete || !(atOnce || mayWork()))) return { image: emptyImage(), across: layers[index].heads, down: 1, rows: 1, columns: 1 };
       made = ready ? readyThumbnails(payload.array(`small${index}`), theme, shading, room) : thumbnails(layers[index], hide, labels(layers[index].about), theme, shading, pooling, room);
       strips.set(key, made);
     }

@@ -2,6 +2,7 @@
 
 import re
 import textwrap
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -59,5 +60,13 @@ def _length(text: Any) -> float:
     """Pixels along the lines of a text."""
     if not text.get_text():
         return 0.0
-    box = text.get_window_extent()
+    box = text.get_window_extent(_measure(float(text.figure.dpi)))
     return float(box.height if text.get_rotation() == 90 else box.width)
+
+
+@lru_cache(maxsize=8)
+def _measure(dpi: float) -> Any:
+    """What texts are measured with. Otherwise matplotlib makes a canvas of the size of the figure for each of them."""
+    from matplotlib.backends.backend_agg import RendererAgg
+
+    return RendererAgg(1, 1, dpi)

@@ -34,7 +34,10 @@ pre { overflow-x: auto; font-size: 0.8rem; }
 @media (prefers-color-scheme: dark) { :root:not([data-theme="light"]) body { background: #090b0f; color: #e8ebef; } }
 :root[data-theme="dark"] { color-scheme: dark; } :root[data-theme="light"] { color-scheme: light; }
 :root[data-theme="dark"] body { background: #090b0f; color: #e8ebef; }
-@media (max-width: 480px) { body { padding: 0.6rem 0; } }
+@media (max-width: 480px) {
+  body { padding: 0.6rem 0; }
+  body.report :is(h1, section > :not([data-regard-payload])) { padding: 0 10px; box-sizing: border-box; }
+}
 body.story { max-width: none; padding: 0; background: #ffffff; }
 body.story > main > section, .story-opening { max-width: 1080px; margin: 0 auto; box-sizing: border-box; }
 body.story > main > section, .story-opening { padding: 0 clamp(14px, 4vw, 40px); }
@@ -48,6 +51,7 @@ body.story > main > section:last-of-type { padding-bottom: 5rem; }
 .claims b { font-weight: 600; font-size: 0.9rem; } .claims .holds { color: #0072b2; } .claims .fails { color: #d55e00; }
 @media (prefers-color-scheme: dark) { :root:not([data-theme="light"]) body.story { background: #0e1116; } }
 :root[data-theme="dark"] body.story { background: #0e1116; }
+@media print { body, body.story { background: #ffffff !important; color: #1b2026 !important; } }
 """
 
 # The module is compressed like the data. Once unpacked it runs as an inline script.
