@@ -1,5 +1,6 @@
 """What is committed is what the sources give, and the guide says what is in it."""
 
+import ast
 import csv
 import json
 import os
@@ -66,6 +67,7 @@ def test_student_version_shows_neither_answers_nor_hidden_checks(name):
     assert len(answers) == len(shown) == len(course.source_package(name).questions)
     for answer, prompt in zip(answers, shown, strict=True):
         assert answer != prompt
+        assert "Type your answer" in prompt or ast.parse(prompt)  # a half of an answer would be no Python
         assert "..." in prompt or "Type your answer here" in prompt
 
 

@@ -9,7 +9,7 @@ def numbers(notebook: str, seed: int) -> dict[str, Any]:
     """The numbers in a notebook's exercises, by name; seed 0 gives the published ones.
 
     >>> import regard.course
-    >>> regard.course.numbers("3-transformer", 0)["count_heads"]
+    >>> regard.course.numbers("3-transformer", 0)["heads"]
     8
     """
     draw = Draw(seed)
@@ -56,24 +56,24 @@ def _scores(example: dict[str, Any]) -> list[list[int]]:
 
 def _layer_sizes(draw: Draw, seed: int) -> dict[str, Any]:
     if seed == 0:
-        return {"count_heads": 8, "count_in": 512, "count_hidden": 64, "count_value": 32, "count_out": 256}
+        return {"heads": 8, "in": 512, "hidden": 64, "value": 32, "out": 256}
     return {
-        "count_heads": draw.size(3, 16),
-        "count_in": 16 * draw.size(4, 40),
-        "count_hidden": 8 * draw.size(2, 12),
-        "count_value": 8 * draw.size(13, 20),
-        "count_out": 16 * draw.size(41, 60),
+        "heads": draw.size(3, 16),
+        "in": 16 * draw.size(4, 40),
+        "hidden": 8 * draw.size(2, 12),
+        "value": 8 * draw.size(13, 20),
+        "out": 16 * draw.size(41, 60),
     }
 
 
 def _convolution_sizes(draw: Draw, seed: int) -> dict[str, Any]:
     """A line and a kernel for which common slips in counting the outputs give other counts."""
     if seed == 0:
-        return {"line_size": 23, "line_kernel": 5, "line_stride": 3, "line_dilation": 2}
+        return {"size": 23, "kernel": 5, "stride": 3, "dilation": 2}
     while True:
         size, kernel, stride, dilation = draw.size(20, 60), draw.size(2, 6), draw.size(2, 5), draw.size(2, 4)
         right, one_short, undilated = (
             (size - reach) // stride + 1 for reach in (dilation * (kernel - 1) + 1, dilation * (kernel - 1), kernel)
         )
         if len({right - 1, right, one_short, undilated}) == 4:
-            return {"line_size": size, "line_kernel": kernel, "line_stride": stride, "line_dilation": dilation}
+            return {"size": size, "kernel": kernel, "stride": stride, "dilation": dilation}
