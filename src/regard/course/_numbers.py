@@ -23,8 +23,7 @@ def numbers(notebook: str, seed: int) -> dict[str, Any]:
 
 
 def _worked_example(draw: Draw, seed: int) -> dict[str, Any]:
-    """Three tokens and three matrices of small whole numbers: no two keys tie for a token, since hard attention would mix
-    their values, and the second token's best key is another one."""
+    """Three tokens and three matrices of small whole numbers, at which slips show."""
     if seed == 0:
         return {
             "hidden": [[5, 1], [4, 3], [-2, 6]],
@@ -40,18 +39,27 @@ def _worked_example(draw: Draw, seed: int) -> dict[str, Any]:
                 for name in ("w_query", "w_key", "w_value")
             },
         }
-        scores = _scores(found)
-        if all(len(set(row)) == 3 for row in scores) and 0 not in scores[1] and max(scores[1]) != scores[1][1]:
+        if _is_fair(found):
             return found
 
 
-def _scores(example: dict[str, Any]) -> list[list[int]]:
-    def times(matrix: list[list[int]], vector: list[int]) -> list[int]:
+def _is_fair(example: dict[str, Any]) -> bool:
+    """Whether no two keys tie for a token (hard attention would mix their values), and common slips with the second token
+    give other numbers: the first token's scores or the second key's, the best token or its key, the second token's own
+    value, matrices that are transposed."""
+
+    def times(matrix: Any, vector: list[int]) -> list[int]:
         return [sum(a * b for a, b in zip(row, vector, strict=True)) for row in matrix]
 
-    queries = [times(example["w_query"], token) for token in example["hidden"]]
-    keys = [times(example["w_key"], token) for token in example["hidden"]]
-    return [[sum(a * b for a, b in zip(q, k, strict=True)) for k in keys] for q in queries]
+    tokens, matrices = example["hidden"], [example[name] for name in ("w_query", "w_key", "w_value")]
+    queries, keys, values = ([times(matrix, token) for token in tokens] for matrix in matrices)
+    by_query, by_key, by_value = ([times(zip(*matrix, strict=True), token) for token in tokens] for matrix in matrices)
+    scores = [times(keys, query) for query in queries]
+    best = scores[1].index(max(scores[1]))
+    wrong_scores = [scores[0], times(queries, keys[1]), times(by_key, by_query[1])]
+    wrong_outputs = [tokens[best], keys[best], values[1], by_value[best]]
+    without_ties = all(len(set(row)) == 3 for row in scores) and 0 not in scores[1] and best != 1
+    return without_ties and scores[1] not in wrong_scores and values[best] not in wrong_outputs
 
 
 def _layer_sizes(draw: Draw, seed: int) -> dict[str, Any]:
