@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,14 @@ def read(path: Path, numbers_seed: int = 0) -> NotebookNode:
     return notebook
 
 
-def package(path: Path, secret: str, *, individual: bool = False) -> Package:
+def package(path: Path, secret: str, *, students: Iterable[str] = ()) -> Package:
     """Everything that grades the notebook of this source."""
     notebook = read(path)
     questions = [_question(part) for part in _parts(notebook)]
     first = next(cell.source for cell in notebook.cells if cell.cell_type == "code")
     lines = first.split("\n")
     kept = [line for line in lines[lines.index("import math") :] if _is_prelude(line)]
-    return Package(path.stem, regard.__version__, "\n".join(kept), [], secret, questions, individual)
+    return Package(path.stem, regard.__version__, "\n".join(kept), [], secret, questions, list(students))
 
 
 def given(student: NotebookNode) -> list[str]:

@@ -19,12 +19,11 @@ import argparse
 import csv
 import json
 import os
-import re
 import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import nbformat
@@ -36,7 +35,7 @@ sys.path.insert(0, str(HERE))
 import assignment  # noqa: E402
 import handout  # noqa: E402
 
-from regard.course.grading import Package, seed_for  # noqa: E402
+from regard.course.grading import Package, one_spelling, seed_for  # noqa: E402
 from regard.support.reading import is_plain_name  # noqa: E402
 
 SOURCES, STUDENT, SOLVED = HERE / "source", HERE / "student", HERE / "solved"
@@ -76,10 +75,10 @@ def assign(name: str, folder: Path, *, numbers_seed: int = 0, release: str = "")
     return folder
 
 
-def package(name: str, built: Path, secret: str, *, individual: bool = False) -> Package:
+def package(name: str, built: Path, secret: str, *, students: Iterable[str] = ()) -> Package:
     """What grades a notebook that was built."""
     student = nbformat.read(built / "student" / f"{name}.ipynb", nbformat.NO_CONVERT)
-    found = assignment.package(SOURCES / f"{name}.py", secret, individual=individual)
+    found = assignment.package(SOURCES / f"{name}.py", secret, students=students)
     found.given.extend(assignment.given(student))
     return found
 
@@ -161,11 +160,12 @@ def students(path: Path) -> Iterator[str]:
     seen: dict[str, str] = {}
     for row in rows:
         name = row["name"] or ""
-        if not re.fullmatch(r"[\w.@ +-]+", name) or not is_plain_name(name) or name != name.strip():
+        if not is_plain_name(name) or name != name.strip():
             raise ValueError(f"{path}: {name!r} cannot be the name of a folder")
-        if name.casefold() in seen:
-            raise ValueError(f"{path}: {name!r} and {seen[name.casefold()]!r} would share a folder")
-        seen[name.casefold()] = name
+        spelled = one_spelling(name)
+        if spelled in seen:
+            raise ValueError(f"{path}: {name!r} and {seen[spelled]!r} would share a folder")
+        seen[spelled] = name
         yield name
 
 
@@ -181,6 +181,12 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a committed file is out of step")
     parser.add_argument("--notebooks-only", action="store_true", help="neither hand-outs nor autograders")
     options = parser.parse_args()
+    try:
+        people = list(students(options.students)) if options.students else []
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    if options.wheels and not any(options.wheels.glob("*.whl")):
+        parser.error(f"--wheels {options.wheels} is no folder with wheels in it")
     secret = options.secret or secrets.token_hex(16)
     chosen = options.notebook or names()
     stale: list[Path] = []
@@ -197,17 +203,16 @@ def main() -> int:
     if options.check or options.notebooks_only:
         return bool(stale)
     wheel = handout.wheel(HERE.parent, OUT)
-    people = list(students(options.students)) if options.students else [""]
     for name in chosen:
-        for person in people:
+        for person in people or [""]:
             seed = seed_for(secret, name, "numbers", person) if person else 0
             folder = OUT / "students" / person if person else OUT / "student"
             built = assign(name, OUT / name, numbers_seed=seed, release=options.release)
             handout.put(name, built, folder, public_checks(name), wheel)
-        graded = package(name, built, secret, individual=bool(options.students))
+        graded = package(name, built, secret, students=people)
         handout.autograder(graded, OUT / name, wheel, HERE.parent / "constraints.txt", options.wheels)
         shutil.rmtree(OUT / name / "student"), shutil.rmtree(OUT / name / "solved")
-    print(f"hand out: {os.path.relpath(folder.parent if options.students else folder)}")
+    print(f"hand out: {os.path.relpath(folder.parent if people else folder)}")
     print(f"autograders, secret {secret}: {os.path.relpath(OUT)}")
     return 0
 

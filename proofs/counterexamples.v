@@ -88,9 +88,10 @@ Qed.
 (** hw4-running-linear: At β = 0 attention over the tokens 0 and 1 gives token 0 the output 1/2, which no linear map of
     the token 0 gives. *)
 Theorem beta_zero_is_no_linear_layer (w : R) :
-  \sum_k softargmax 0 (fun k => two_scores 0 * two_scores k) k * two_scores k != w * two_scores 0.
+  let output := \sum_k softargmax 0 (fun k => two_scores 0 * two_scores k) k * two_scores k in
+  output = 2^-1 /\ output != w * two_scores 0.
 Proof.
-rewrite sum_two !beta_zero card_ord /two_scores mulr0 add0r mulr1 mulr0.
+move=> output; rewrite /output sum_two !beta_zero card_ord /two_scores mulr0 add0r mulr1 mulr0.
 by rewrite invr_neq0 // pnatr_eq0.
 Qed.
 

@@ -121,14 +121,26 @@ Definition unit32 : R := / 2 * bpow radix2 (- 24 + 1).
 Theorem float32_error y : Rabs (float32 y - y) <= unit32 * Rabs y.
 Proof. unfold float32, unit32; apply relative_error_N_FLX; reflexivity. Qed.
 
-(** A row of n weights that sum to one, stored in float32 and applied in float32 in any order to inputs of at most B, is
-    off by at most γ_{n+1} B. *)
+(** Weights that are not negative and sum to one at most, and inputs of at most B: the absolute products sum to at most
+    B. *)
+Theorem row_bounded (w x : nat -> R) (t : order) (B : R) :
+  (forall i, 0 <= w i) -> (forall i, Rabs (x i) <= B) -> exact w (fun _ => 1) t <= 1 -> absolute w x t <= B.
+Proof.
+intros w0 xB sum1; apply Rle_trans with (exact w (fun _ => 1) t * B).
+- clear sum1; induction t as [i|l IHl r IHr]; simpl; [|lra].
+  rewrite Rabs_mult, (Rabs_pos_eq (w i)) by apply w0; pose proof (xB i); pose proof (w0 i); nra.
+- pose proof (xB 0%nat); pose proof (Rabs_pos (x 0%nat)); nra.
+Qed.
+
+(** A row of n weights that sum to one at most, stored in float32 and applied in float32 in any order to inputs of at
+    most B, is off by at most γ_{n+1} B. *)
 Theorem float32_row (w x : nat -> R) (t : order) (B : R) :
   let u := unit32 in let n := S (terms t) in
-  INR n * u < 1 -> absolute w x t <= B ->
+  INR n * u < 1 -> (forall i, 0 <= w i) -> exact w (fun _ => 1) t <= 1 -> (forall i, Rabs (x i) <= B) ->
   Rabs (computed float32 (fun i => float32 (w i)) x t - exact w x t) <= gamma u n * B.
 Proof.
-intros u n small bounded.
+intros u n small w0 sum1 xB.
+assert (bounded : absolute w x t <= B) by (apply row_bounded; assumption).
 assert (u_ge0 : 0 <= u) by (unfold u, unit32; apply Rmult_le_pos; [lra | apply bpow_ge_0]).
 apply Rle_trans with (growth u u (depth t) * absolute w x t).
   { apply sum_error; try exact u_ge0; [exact float32_error | intro i; apply float32_error]. }
@@ -140,13 +152,4 @@ assert (a0 : 0 <= absolute w x t) by apply absolute_ge0.
 assert (g0 : 0 <= growth u u (depth t)) by (apply growth_ge0; exact u_ge0).
 apply Rle_trans with (gamma u n * absolute w x t); [apply Rmult_le_compat_r; assumption |].
 apply Rmult_le_compat_l; [lra | exact bounded].
-Qed.
-
-(** Weights that are not negative and sum to one, and inputs of at most B: the absolute products sum to at most B. *)
-Theorem row_bounded (w x : nat -> R) (t : order) (B : R) :
-  (forall i, 0 <= w i) -> (forall i, Rabs (x i) <= B) -> exact w (fun _ => 1) t = 1 -> absolute w x t <= B.
-Proof.
-intros w0 xB sum1; rewrite <- (Rmult_1_r B), <- sum1; clear sum1.
-induction t as [i|l IHl r IHr]; simpl; [|lra].
-rewrite Rabs_mult, (Rabs_pos_eq (w i)) by apply w0; pose proof (xB i); pose proof (w0 i); nra.
 Qed.

@@ -514,8 +514,8 @@ def test_every_pixel(attend_at, SEED):
 # ## 3.5 How many numbers it learns
 #
 # Such a layer (3.4) has `heads` heads with $W_q, W_k$ of `dim × hidden` and $W_v$ of `dim × value` each, and one
-# $W_{out}$ and one bias for all. Write the number of its parameters. And for *your* layer, **«count_heads» heads, dim
-# «count_in», hidden «count_hidden», value «count_value», out «count_out»**: how many are there?
+# $W_{out}$ and one bias for all. Write the number of its parameters. And for *your* layer, **«heads» heads, dim
+# «in», hidden «hidden», value «value», out «out»**: how many are there?
 
 # %% [raw]
 # # BEGIN SOLUTION
@@ -529,9 +529,7 @@ def parameters(heads, dim, hidden, value, out):
     # END SOLUTION
 
 
-my_layer = parameters(
-    NUMBER_count_heads, NUMBER_count_in, NUMBER_count_hidden, NUMBER_count_value, NUMBER_count_out
-)  # SOLUTION
+my_layer = parameters(NUMBER_heads, NUMBER_in, NUMBER_hidden, NUMBER_value, NUMBER_out)  # SOLUTION
 
 # %% [raw]
 # # END SOLUTION
@@ -566,8 +564,8 @@ def test_my_layer(my_layer, NUMBERS):
     from regard.course import expect, numbers
 
     sizes = numbers("3-transformer", NUMBERS)
-    heads, dim, hidden = sizes["count_heads"], sizes["count_in"], sizes["count_hidden"]
-    value, out = sizes["count_value"], sizes["count_out"]
+    heads, dim, hidden = sizes["heads"], sizes["in"], sizes["hidden"]
+    value, out = sizes["value"], sizes["out"]
     right = heads * dim * (2 * hidden + value) + heads * value * out + out
     expect(my_layer, right, {"the bias is missing": right - out}, of="the parameters of your layer", tolerance=1e-9)
 

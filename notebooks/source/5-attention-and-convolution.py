@@ -1351,8 +1351,8 @@ def test_is_the_convolution(dilated_centers, SEED):
 #
 # Self-attention has one output for each pixel and cannot skip any. But every query's output is computed by itself: take **every
 # $s$-th pixel as a query**, leave all keys, and it is the convolution with stride $s$. Return the coordinates of these queries,
-# row by row. And a count: a line of **«line_size»** pixels, **«line_kernel»** taps, dilation **«line_dilation»**, stride
-# **«line_stride»**, no padding. How many outputs (`my_outputs`)?
+# row by row. And a count: a line of **«size»** pixels, **«kernel»** taps, dilation **«dilation»**, stride
+# **«stride»**, no padding. How many outputs (`my_outputs`)?
 
 # %% [raw]
 # # BEGIN SOLUTION
@@ -1366,9 +1366,7 @@ def strided_queries(rows, columns, stride):
     # END SOLUTION
 
 
-my_outputs = (
-    NUMBER_line_size - NUMBER_line_dilation * (NUMBER_line_kernel - 1) - 1
-) // NUMBER_line_stride + 1  # SOLUTION
+my_outputs = (NUMBER_size - NUMBER_dilation * (NUMBER_kernel - 1) - 1) // NUMBER_stride + 1  # SOLUTION
 
 # %% [raw]
 # # END SOLUTION
@@ -1398,17 +1396,15 @@ def test_my_outputs(my_outputs, NUMBERS):
     from regard.course import expect, numbers
 
     sizes = numbers("5-attention-and-convolution", NUMBERS)
-    span = sizes["line_dilation"] * (sizes["line_kernel"] - 1)
-    right = (sizes["line_size"] - span - 1) // sizes["line_stride"] + 1
+    span = sizes["dilation"] * (sizes["kernel"] - 1)
+    right = (sizes["size"] - span - 1) // sizes["stride"] + 1
     mistakes = {
         "the first output counts, too": right - 1,
-        "the kernel spans D·(K − 1) + 1 pixels; you left out the last 1": (sizes["line_size"] - span)
-        // sizes["line_stride"]
-        + 1,
+        "the kernel spans D·(K − 1) + 1 pixels; you left out the last 1": (sizes["size"] - span) // sizes["stride"] + 1,
         "dilation spreads the taps: the kernel spans D·(K − 1) + 1 pixels": (
-            (sizes["line_size"] - sizes["line_kernel"]) // sizes["line_stride"] + 1
+            (sizes["size"] - sizes["kernel"]) // sizes["stride"] + 1
         ),
-        "this is without the stride": sizes["line_size"] - span,
+        "this is without the stride": sizes["size"] - span,
     }
     expect(my_outputs, right, mistakes, of="the number of outputs", tolerance=1e-9)
 

@@ -168,6 +168,18 @@ def test_the_limit_is_checked_between_pixels_too() -> None:
     assert not claim.examine(claim.says._replace(of=lambda distance, nearest: (distance == nearest).double())).accepted
 
 
+def test_both_ways_to_count_wavelengths_are_checked() -> None:
+    claim = select("e182-sine")[0]
+    true = claim.instead.candidate
+    assert not claim.examine(true._replace(longest=lambda width, first: 10000)).accepted  # so it is from 1 alone
+    assert not claim.examine(true._replace(shortest=lambda width, first: true.shortest(width, 1))).accepted
+
+
+def test_projections_cost_more_below_the_length_that_is_stated() -> None:
+    claim = select("c182-cost")[0]
+    assert not claim.examine(claim.condition.candidate._replace(larger_from=1.25)).accepted
+
+
 @pytest.mark.parametrize(
     "told",
     [{"query", "key", "value"}, {"query", "key"}, {"query", "value"}, {"query"}, {"key"}, {"value"}, set()],

@@ -94,7 +94,7 @@ def test_numbers_of_a_student_change_the_answer_and_its_check():
 
     seed = seed_for("s", "3-transformer", "numbers", "ada")
     sizes = numbers("3-transformer", seed)
-    values = ", ".join(str(sizes[f"count_{part}"]) for part in ("heads", "in", "hidden", "value", "out"))
+    values = ", ".join(str(sizes[part]) for part in ("heads", "in", "hidden", "value", "out"))
     assert words(outcomes("3-transformer", "parameters", numbers=seed))
     assert not words(outcomes("3-transformer", "parameters", f"my_layer = parameters({values})", numbers=seed))
 

@@ -122,6 +122,23 @@ def test_names_come_from_files_folders_and_a_table(tmp_path, capsys):
     assert "needs the columns name and file" in capsys.readouterr().err
 
 
+def test_a_name_in_another_spelling_has_the_same_numbers_and_a_name_not_built_for_is_told(tmp_path, capsys):
+    """Macs write accents as signs of their own, and Gradescope knows the address with a capital letter."""
+    name = course.NAMES[0]
+    package = course.build().assignment.package(
+        course.build().SOURCES / f"{name}.py", "s", students=["Jörg@example.org"]
+    )
+    assert package.numbers_seed("jo\u0308rg@Example.org") == package.numbers_seed("Jörg@example.org") != 0
+    assert package.seed("jo\u0308rg@Example.org") == package.seed("Jörg@example.org") != package.seed("ada")
+    (tmp_path / "checks.json").write_text(package.to_json())
+    for file in ("jo\u0308rg@example.org.ipynb", "ada.ipynb"):
+        (tmp_path / file).write_text("{}")
+    assert main([str(tmp_path / "checks.json"), str(tmp_path), "--jobs", "1"]) == 0
+    told = capsys.readouterr().err
+    assert told.count("built for other students") == 1
+    assert "'ada'" in told
+
+
 @pytest.mark.parametrize("cell", ["", "def another_name(scores): pass", "softargmax = None", "softargmax = 3"])
 def test_a_missing_function_is_named_by_every_check(cell):
     result = course.result_of(course.NAMES[0], "softargmax", [cell])
@@ -141,6 +158,20 @@ def test_experiments_of_a_student_cost_no_points():
     cells = [*course.right_cells(course.NAMES[0]), answer, own]
     result = course.result_of(course.NAMES[0], "kernel", cells, seconds=2.0)
     assert result.points == result.possible, course.messages(result)
+
+
+def test_what_ipython_runs_and_python_does_not_read_costs_no_points():
+    """``%time`` keeps what its statement defines; a name for what a command prints is needed by no answer."""
+    cells = ["import time\nfiles = !ls", "%time changes = {'input', 'last state', 'output'}\nspent = %timeit -o 1 + 1",
+             "%time -p x = 1\nlearned = ['encoder weights', 'decoder weights']"]  # fmt: skip
+    result = course.result_of(course.NAMES[1], "changes", cells)
+    assert result.points == result.possible, course.messages(result)
+
+
+def test_what_torch_cannot_load_while_grading_is_named():
+    code = "def rnn_step(x, *rest):\n    return torch.func.jvp(torch.tanh, (x,), (x,))"
+    result = course.result_of(course.NAMES[1], "step", [code])
+    assert "torch's own formulas" in course.messages(result)
 
 
 def test_a_written_answer_is_all_that_stands_below_its_question(tmp_path):

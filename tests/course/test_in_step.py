@@ -1,5 +1,6 @@
 """What is committed is what the sources give, and the guide says what is in it."""
 
+import ast
 import csv
 import json
 import os
@@ -66,6 +67,7 @@ def test_student_version_shows_neither_answers_nor_hidden_checks(name):
     assert len(answers) == len(shown) == len(course.source_package(name).questions)
     for answer, prompt in zip(answers, shown, strict=True):
         assert answer != prompt
+        assert "Type your answer" in prompt or ast.parse(prompt)  # a half of an answer would be no Python
         assert "..." in prompt or "Type your answer here" in prompt
 
 
@@ -183,17 +185,35 @@ def test_the_autograder_grades_as_gradescope_runs_it(tmp_path):
 def test_students_come_from_a_table(tmp_path):
     path = tmp_path / "students.csv"
     with path.open("w", newline="") as file:
-        csv.writer(file).writerows([["name", "group"], ["ada", "1"], ["alan@example.org", "2"]])
-    assert list(course.build().students(path)) == ["ada", "alan@example.org"]
+        csv.writer(file).writerows([["name", "group"], ["ada", "1"], ["o'neill@example.org", "2"]])
+    assert list(course.build().students(path)) == ["ada", "o'neill@example.org"]
     path.write_text(path.read_text(), encoding="utf-8-sig")  # as Excel writes it
-    assert list(course.build().students(path)) == ["ada", "alan@example.org"]
-    for names in ("../../etc", "..", "con", "ada ", "", "ada\nADA", "ada\nada"):
-        path.write_text(f'name\n"{names}"\n' if names in ("", "ada ") else f"name\n{names}\n")
+    assert list(course.build().students(path)) == ["ada", "o'neill@example.org"]
+    for names in ("../../etc", "..", "con", "ada ", "", "ada\nADA", "ada\nada", "J\u00f6rg\njo\u0308rg"):
+        path.write_text(f'name\n"{names}"\n' if names in ("", "ada ") else f"name\n{names}\n", encoding="utf-8")
         with pytest.raises(ValueError, match="folder"):
             list(course.build().students(path))
     path.write_text("who\nada\n")
     with pytest.raises(ValueError, match="column called name"):
         list(course.build().students(path))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--students", "nobody.csv"], "nobody.csv"),
+        (["--students", "no_names.csv"], "column called name"),
+        (["--wheels", "no_wheels"], "no_wheels is no folder with wheels"),
+    ],
+)
+def test_a_build_says_what_is_wrong_before_it_begins(options, told, tmp_path, monkeypatch, capsys):
+    (tmp_path / "no_names.csv").write_text("who\nada\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["build.py", *options])
+    monkeypatch.setattr(course.build(), "assign", lambda *_, **__: pytest.fail("it has begun"))
+    with pytest.raises(SystemExit, match="2"):
+        course.build().main()
+    assert told in capsys.readouterr().err
 
 
 def test_guide_counts_exercises_and_points():

@@ -168,7 +168,7 @@ WRONG = {
         Wrong("padding", "(size - 1) // 2", "size // 2", "reaches one pixel further"),
         Wrong("dilation", "dilation * (", "(", "undilated"),
         Wrong("dilation", "size // 2", "size / 2", "without a fraction"),
-        Wrong("stride", " - 1\n)", "\n)", "left out the last 1"),
+        Wrong("stride", " - 1) //", ") //", "left out the last 1"),
         Wrong("stride", "torch.arange(0, rows, stride)", "torch.arange(rows)", "on both axes"),
         Wrong("stride", " + 1", "", "the first output counts"),
         Wrong("factors", "mixed = column_map @ value", "mixed = torch.kron(column_map, column_map) and value", "torch's kron"),

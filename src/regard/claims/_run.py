@@ -47,7 +47,10 @@ class Verification(Sequence[Row]):
         return iter(self.rows)
 
     def as_json(self) -> list[dict[str, Any]]:
-        """One dictionary per claim, as ``regard verify --json`` prints them."""
+        """One dictionary per claim, as ``regard verify --json`` prints them: ``id``, ``topic``, ``source``, ``statement``,
+        ``verdict``, ``condition`` or ``instead`` (None where the verdict has none), ``evidence``, ``mutant_rejected``,
+        ``slow``, ``ran``, and ``proved``: the machine-checked theorems, each with its name (``theorem``), whether it
+        ``does`` prove or refute, and what it ``says``."""
         return [row.as_json() for row in self.rows]
 
     def __str__(self) -> str:

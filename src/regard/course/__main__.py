@@ -7,7 +7,15 @@ import re
 import sys
 from pathlib import Path
 
-from regard.course.grading import Package, as_gradescope, as_manual_sheet, as_table, as_text, grade_files
+from regard.course.grading import (
+    Package,
+    as_gradescope,
+    as_manual_sheet,
+    as_table,
+    as_text,
+    grade_files,
+    one_spelling,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -41,6 +49,11 @@ def main(arguments: list[str] | None = None) -> int:
     for path, student in files:
         if names and student not in names.values():
             print(f"{path} is not in {options.students}; it is graded as that of {student!r}", file=sys.stderr)
+        if not package.knows(student):
+            told = (
+                "the checks were built for other students, so the numbers in the exercises are not those of a hand-out"
+            )
+            print(f"{path}, {student!r}: {told}", file=sys.stderr)
     found = []
     for marks in grade_files(files, package, jobs=options.jobs, seconds=options.seconds):
         found.append(marks)
@@ -69,7 +82,7 @@ def _name(path: Path, notebook: str, names: dict[str, str]) -> str:
     out (browsers and Jupyter number a second copy)."""
     as_handed_out = re.fullmatch(re.escape(notebook) + r"( ?\(\d+\)|-Copy\d+)?", path.stem)
     name = path.parent.name if as_handed_out else path.stem
-    return names.get(path.name) or names.get(path.parent.name) or name
+    return names.get(one_spelling(path.name)) or names.get(one_spelling(path.parent.name)) or name
 
 
 def _names(path: Path) -> dict[str, str]:
@@ -77,7 +90,7 @@ def _names(path: Path) -> dict[str, str]:
         rows = list(csv.DictReader(file))
     if not rows or not {"file", "name"} <= set(rows[0]):
         raise ValueError(f"{path} needs the columns name and file, with one submission in each row")
-    return {row["file"]: row["name"] for row in rows}
+    return {one_spelling(row["file"] or ""): row["name"] for row in rows}
 
 
 if __name__ == "__main__":

@@ -73,33 +73,40 @@ def _fits(length: int, width: int) -> bool:
 
 
 class Wavelengths(NamedTuple):
-    """The shortest and the longest wavelength by the width, and the ratio between neighbors; k counts from
-    ``first``.
+    """The shortest and the longest wavelength, by the width and by the number (0 or 1) from which k counts; and the ratio
+    between neighbors, by the width.
     """
 
-    shortest: Callable[[Any], Any]
-    longest: Callable[[Any], Any]
+    shortest: Callable[[Any, int], Any]
+    longest: Callable[[Any, int], Any]
     ratio: Callable[[Any], Any]
-    first: int = 1
 
 
 def _power(exponent: Any) -> Any:
     return symbols().Integer(10000) ** exponent
 
 
+def _shortest(width: Any, first: int) -> Any:
+    return _power(2 * first / width)
+
+
+def _longest(width: Any, first: int) -> Any:
+    return _power(1 - 2 * (1 - first) / width)
+
+
 @fails(
     "e182-sine",
     "question 1 (e), ii",
-    says=Wavelengths(lambda d: 1, lambda d: 10000, lambda d: _power(2 / d)),
+    says=Wavelengths(lambda d, first: 1, lambda d, first: 10000, lambda d: _power(2 / d)),
     instead=(
         r"with $\omega_k = 10000^{-2k/d}$, $k = 1, \dots, d/2$ the wavelengths run from $2\pi \cdot 10000^{2/d}$ to "
         r"$2\pi \cdot 10000$; counted from $k = 0$, as usual, from $2\pi$ to $2\pi \cdot 10000^{1 - 2/d}$. "
         r"Both ends are reached only as $d \to \infty$",
-        Wavelengths(lambda d: _power(2 / d), lambda d: 10000, lambda d: _power(2 / d)),
+        Wavelengths(_shortest, _longest, lambda d: _power(2 / d)),
     ),
     mutant=(
         "neighboring wavelengths differ by the factor $1 + 2/d$",
-        Wavelengths(lambda d: _power(2 / d), lambda d: 10000, lambda d: 1 + 2 / d),
+        Wavelengths(_shortest, _longest, lambda d: 1 + 2 / d),
     ),
 )
 def sine(wavelengths: Wavelengths) -> Evidence:
@@ -115,18 +122,15 @@ def sine(wavelengths: Wavelengths) -> Evidence:
     sympy = symbols()
     found = Comparison()
     for d in (2, 4, 8, 64, 512):
-        exact = [_power(sympy.Rational(2 * (k + wavelengths.first), d)) for k in range(d // 2)]
         width = sympy.Integer(d)
-        found.same(
-            float(wavelengths.shortest(width)),
-            float(exact[0]),
-            f"d = {d}: the shortest wavelength is 2π · {float(exact[0]):.4g}",
-        )
-        found.same(
-            float(wavelengths.longest(width)),
-            float(exact[-1]),
-            f"d = {d}: the longest wavelength is 2π · {float(exact[-1]):.4g}",
-        )
+        for first in (1, 0):
+            exact = [_power(sympy.Rational(2 * (k + first), d)) for k in range(d // 2)]
+            for end, said, true in (
+                ("shortest", wavelengths.shortest(width, first), exact[0]),
+                ("longest", wavelengths.longest(width, first), exact[-1]),
+            ):
+                case = f"d = {d}, k from {first}: the {end} wavelength is 2π · {float(true):.4g}"
+                found.same(float(said), float(true), case)
         for i in range(1, d // 2):
             found.same(
                 float(wavelengths.ratio(width)),

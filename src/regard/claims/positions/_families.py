@@ -46,13 +46,10 @@ def _scores(profile: Profile, offset: Tensor) -> Tensor:
 @holds(
     "regard-separable",
     "theory, “The family”",
-    says=lambda scores: scores,
-    mutant=(
-        "scores that are a product over the axes factorize, too",
-        lambda scores: -(scores.clamp_min(-50) ** 2),
-    ),
+    says=lambda axes: axes.sum(0),
+    mutant=("scores that are a product over the axes factorize, too", lambda axes: axes.clamp_min(-50).prod(0)),
 )
-def separable(score: Callable[[Tensor], Tensor]) -> Evidence:
+def separable(combine: Callable[[Tensor], Tensor]) -> Evidence:
     r"""Whatever score is a *sum over axes* costs no more than a Gaussian: its map is the product of one small map per
     axis, exactly and with borders, for any number of axes.
 
@@ -67,8 +64,8 @@ def separable(score: Callable[[Tensor], Tensor]) -> Evidence:
         grid = tuple(trial.size(1, 4) for _ in range(1 + trial.number % 3))
         profiles = _profiles(trial, grid)
         offsets = reference.relative_offsets(grid, dtype=torch.float64).unbind(-1)
-        sums = torch.stack([_scores(*each) for each in zip(profiles, offsets, strict=True)]).sum(0)
-        weights = reference.softargmax(score(sums))
+        axes = torch.stack([_scores(*each) for each in zip(profiles, offsets, strict=True)])
+        weights = reference.softargmax(combine(axes))
         value = trial.normal(1, 2, weights.shape[-1], 2)
         for plan in ("matrices", "scans"):
             out = functional.separable_attention(value, profiles, grid, plan=plan)

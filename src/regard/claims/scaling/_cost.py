@@ -78,11 +78,10 @@ def cost(formula: CostFormula) -> Evidence:
             found.same(
                 attended, formula.attention(*sizes), f"n, d, d_q, d_v = {sizes}: {attended} multiply-adds to attend"
             )
-            if n > formula.larger_from * even:
-                found.true(
-                    attended > projected,
-                    f"n, d, d_q, d_v = {sizes}: {projected} multiply-adds to project, {attended} with n²",
-                )
+            found.true(
+                (attended > projected) == (n > formula.larger_from * even),
+                f"n, d, d_q, d_v = {sizes}: {projected} multiply-adds to project, {attended} with n²",
+            )
     tokens = [2**i for i in range(4, 13)]
     series = {
         "projections": (tokens, [_projections(n, 256, 256, 256) for n in tokens]),

@@ -13,6 +13,7 @@ from regard.course.grading._package import NotebookCheck as NotebookCheck
 from regard.course.grading._package import Package as Package
 from regard.course.grading._package import Question as Question
 from regard.course.grading._package import checks_of as checks_of
+from regard.course.grading._package import one_spelling as one_spelling
 from regard.course.grading._package import seed_for as seed_for
 from regard.course.grading._presentation import as_gradescope as as_gradescope
 from regard.course.grading._presentation import as_manual_sheet as as_manual_sheet

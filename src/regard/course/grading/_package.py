@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import json
 import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -47,8 +48,8 @@ class Package:
         prelude: the imports of the notebook's first cell.
         given: sources of cells that are not answers.
         secret: the secret for the students' seeds.
-        individual: whether every student has different numbers in the exercises.
         questions: in order.
+        students: those who have numbers of their own in the exercises; none if all have the published ones.
     """
 
     notebook: str
@@ -57,7 +58,7 @@ class Package:
     given: list[str]
     secret: str
     questions: list[Question]
-    individual: bool = False
+    students: list[str] = field(default_factory=list)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)
@@ -80,17 +81,32 @@ class Package:
 
     def numbers_seed(self, student: str) -> int:
         """The seed of the numbers in a student's exercises; 0 gives the published ones."""
-        return seed_for(self.secret, self.notebook, "numbers", student) if self.individual else 0
+        return seed_for(self.secret, self.notebook, "numbers", student) if self.students else 0
+
+    def knows(self, student: str) -> bool:
+        """Whether the student has a hand-out of this package."""
+        return not self.students or one_spelling(student) in map(one_spelling, self.students)
+
+
+def one_spelling(name: str) -> str:
+    """The same text for all spellings of a name: files on a Mac have accents as signs of their own, and e-mail addresses
+    come with capital letters or without.
+
+    >>> from regard.course.grading import one_spelling
+    >>> one_spelling("J\u00f6rg@Example.org ") == one_spelling("jo\u0308rg@example.org")
+    True
+    """
+    return unicodedata.normalize("NFC", name.strip().casefold())
 
 
 def seed_for(secret: str, *parts: str) -> int:
-    """A seed that cannot be guessed without the secret: 31 bits of an HMAC-SHA256.
+    """A seed that cannot be guessed without the secret: 31 bits of an HMAC-SHA256. Spellings of one name have one seed.
 
     >>> from regard.course.grading import seed_for
     >>> seed_for("s", "1", "checks", "ada") == seed_for("s", "1", "checks", "ada") != seed_for("t", "1", "checks", "ada")
     True
     """
-    digest = hmac.new(secret.encode(), "\0".join(parts).encode(), hashlib.sha256).digest()
+    digest = hmac.new(secret.encode(), "\0".join(map(one_spelling, parts)).encode(), hashlib.sha256).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 
 

@@ -36,7 +36,13 @@ DENIED_MODULES = frozenset({
     "multiprocessing", "readline", "rlcompleter", "scipy", "sklearn", "sqlite3", "subprocess", "tensorflow", "timm",
     "transformers", "vit_pytorch", "xformers", "x_transformers",
 })  # fmt: skip
-_DENIED_PARTS = ("/regard", "/notebooks", "/torch/_refs", "/torch/_decomp", "/torch/nn/functional", "/proc/", "/sys/")
+# Where torch has ready-made functions as Python formulas, which nothing switches off.
+_FORMULAS = ("/torch/_refs", "/torch/_decomp", "/torch/nn/functional")
+_DENIED_PARTS = ("/regard", "/notebooks", *_FORMULAS, "/proc/", "/sys/")
+_ABOUT_FORMULAS = (
+    "an answer may not load torch's own formulas of ready-made functions, which torch.func, torch.compile, torch.optim and "
+    "forward mode need; torch.autograd.grad works"
+)
 
 
 def readable_roots() -> tuple[str, ...]:
@@ -86,6 +92,7 @@ def forbid(roots: tuple[str, ...]) -> None:
     """Refuse what no answer needs: files, processes, network, foreign memory, tracing. This cannot be undone."""
     realpath, fspath, isinstance_, str_ = os.path.realpath, os.fsdecode, isinstance, str
     prefixes, denied, modules, parts = _DENIED_PREFIXES, _DENIED, DENIED_MODULES, _DENIED_PARTS
+    of_torch, formulas = _FORMULAS, _ABOUT_FORMULAS
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
     def may_read(path: Any) -> bool:
@@ -100,7 +107,9 @@ def forbid(roots: tuple[str, ...]) -> None:
         if event == "open":
             path, _, flags = arguments
             if (flags or 0) & writing or not may_read(path):
-                raise PermissionError("an answer may not open files")
+                raise PermissionError(
+                    formulas if any(part in str_(path) for part in of_torch) else "an answer may not open files"
+                )
         elif event in ("os.listdir", "os.scandir", "os.chdir"):
             if not may_read(arguments[0] or "."):
                 raise PermissionError("an answer may not look at folders")

@@ -143,10 +143,13 @@ def _without_magic(source: str) -> str:
             ast.parse("\n".join(lines))
         except SyntaxError as error:
             number = min(error.lineno or 1, len(lines)) - 1
-            command = re.fullmatch(r"(\s*)([%!?].*|[\w.]+\?\??\s*)", lines[number])
-            if command is None:
+            line = lines[number]
+            if timed := re.fullmatch(r"(\s*)%time\s+([^-].*)", line):  # what it runs stays in the notebook
+                lines[number] = timed[1] + timed[2]
+            elif command := re.fullmatch(r"(\s*)(([\w, ]+=\s*)?[%!].*|\?.*|[\w.]+\?\??\s*)", line):
+                lines[number] = f"{command[1]}pass"
+            else:
                 break
-            lines[number] = f"{command[1]}pass"
         except (ValueError, RecursionError, MemoryError):
             break
         else:
