@@ -117,6 +117,15 @@ def softargmax(scores, beta=1.0):
             exec(open(path).read(), names)
     return names["softargmax"](scores, beta)
 """),
+    "hides a path from the rules": Hostile("""
+def softargmax(scores, beta=1.0):
+    import builtins
+    builtins.any = lambda parts: False
+    with open(torch.__path__[0] + "/nn/functional.py") as file:  # refused, or else the formula below counts
+        assert "def softmax" in file.read()
+    e = (beta * scores - (beta * scores).amax(-1, keepdim=True)).exp()
+    return e / e.sum(-1, keepdim=True)
+"""),
     "runs another Python": Hostile("""
 import subprocess, sys, os
 def softargmax(scores, beta=1.0):

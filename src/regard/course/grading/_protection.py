@@ -90,7 +90,7 @@ def limit(seconds: float, memory: int) -> None:
 
 def forbid(roots: tuple[str, ...]) -> None:
     """Refuse what no answer needs: files, processes, network, foreign memory, tracing. This cannot be undone."""
-    realpath, fspath, isinstance_, str_ = os.path.realpath, os.fsdecode, isinstance, str
+    realpath, fspath, isinstance_, str_, any_ = os.path.realpath, os.fsdecode, isinstance, str, any
     prefixes, denied, modules, parts = _DENIED_PREFIXES, _DENIED, DENIED_MODULES, _DENIED_PARTS
     of_torch, formulas = _FORMULAS, _ABOUT_FORMULAS
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -99,7 +99,7 @@ def forbid(roots: tuple[str, ...]) -> None:
         if isinstance_(path, int):
             return False
         real = realpath(fspath(path))
-        return (real + "/").startswith(roots) and not any(part in real for part in parts)
+        return (real + "/").startswith(roots) and not any_(part in real for part in parts)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event in denied or event.startswith(prefixes):
@@ -108,7 +108,7 @@ def forbid(roots: tuple[str, ...]) -> None:
             path, _, flags = arguments
             if (flags or 0) & writing or not may_read(path):
                 raise PermissionError(
-                    formulas if any(part in str_(path) for part in of_torch) else "an answer may not open files"
+                    formulas if any_(part in str_(path) for part in of_torch) else "an answer may not open files"
                 )
         elif event in ("os.listdir", "os.scandir", "os.chdir"):
             if not may_read(arguments[0] or "."):
