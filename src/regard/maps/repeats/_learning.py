@@ -41,7 +41,7 @@ class Learned(NamedTuple):
 
     Attributes:
         names: the names of the modules that attended, in the order of the model.
-        modules: these modules, as far as they are part of the model.
+        modules: these modules, as far as they are part of the model, and those that look like attention and contain them.
         form: the model's structure and settings then. If they change, what was learned is void.
         facts: cached answers about its modules, such as their axes.
     """
@@ -203,12 +203,12 @@ class LearningInterceptor(Interceptor):
         """What this capture has learned so far; None if the model is not usual."""
         history = self.handwritten.history
         same = self._usual and not history.followed and not history.random.some and bool(self._accounted)
-        if not same or self._form is None or not self.silent.owners <= self._accounted:
+        if not same or self._form is None or not self.silent.are_explained(self._accounted):
             return None
         order = (self.names.of(module) for module in self.names.modules.values())
         names: dict[str, None] = {name: None for name in order if name is not None and name in self._accounted}
         names |= dict.fromkeys(self._accounted)
-        found = ((name, self.names.find(name)) for name in names)
+        found = ((name, self.names.find(name)) for name in (*names, *(self.silent.owners - names.keys())))
         modules = [(name, weakref.ref(module)) for name, module in found if module is not None]
         return Learned(names, modules, self._form, self.names.facts)
 
