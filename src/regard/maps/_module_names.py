@@ -267,7 +267,7 @@ class ModuleNames:
             return True
         return getattr(inspect.unwrap(method), "__code__", None) is code
 
-    def begin(self, call: FrameType, inside: list[FrameType], codes: list[int]) -> CallStack:
+    def begin(self, call: FrameType, inside: list[FrameType], codes: tuple[int, ...]) -> CallStack:
         """The call stack of a call that is about to attend, for repeated calls: it is found by ids, in little time.
 
         Args:
@@ -275,7 +275,7 @@ class ModuleNames:
             codes: the ids of their code objects.
         """
         run = self._outermost
-        numbers, frame = codes[:], call
+        numbers, frame = [*codes], call
         while frame is not run:
             numbers.append(id(frame.f_code))
             back = frame.f_back
