@@ -81,8 +81,13 @@ class Interceptor(InterceptorParts):
     ) -> Any:
         """Run a torch function of the model. Most calls concern no attention, and leave at the first return."""
         known = self._functions[func]
-        idle = known.quiet and not self._origins and not self._random and not self._derived
-        if idle and self.outputs.is_quiet(known, args, kwargs, self.silent.waiting):
+        followed = (self._origins or self._random) and self._concerns(args, kwargs)
+        if (
+            known.quiet
+            and not self._derived
+            and not followed
+            and self.outputs.is_quiet(known, args, kwargs, self.silent.waiting)
+        ):
             return func(*args) if kwargs is None else func(*args, **kwargs)
         kwargs = kwargs or {}
         if is_hidden():
