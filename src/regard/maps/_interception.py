@@ -252,9 +252,7 @@ class Interceptor(InterceptorParts):
     def _fast_path(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One operator computed the attention, or the whole layer. The map belongs to the module whose weights it was given."""
         out = func(*args, **kwargs)
-        layer = self.names.locate(count=False)
-        member = None if layer is None else attention_module(layer.module, args)
-        site = None if layer is None else self.names.locate(member=member)
+        site = self.names.locate(member=lambda layer: attention_module(layer, args))
         if site is None:
             self._missed(_OUTSIDE, "attention was computed outside of the model")
             return out

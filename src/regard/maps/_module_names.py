@@ -10,7 +10,7 @@ too.
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -210,13 +210,16 @@ class ModuleNames:
         return found
 
     def locate(
-        self, module: nn.Module | None = None, member: nn.Module | None = None, count: bool = True
+        self,
+        module: nn.Module | None = None,
+        member: Callable[[nn.Module], nn.Module | None] | None = None,
+        count: bool = True,
     ) -> CallSite | None:
         """The innermost running call of one of the model's modules; None outside of the model.
 
         Args:
             module: the module that attends, if it is known.
-            member: the submodule to which the attention belongs, if the running module computes it by itself.
+            member: finds the submodule to which the attention belongs, if the running module computes it by itself.
             count: whether to count this as an attention of the call. The second one in a call is named ``name#2``.
         """
         frames = model_frames()
@@ -238,8 +241,9 @@ class ModuleNames:
                 continue
             if count:
                 self._count_run(frames)
-            if member is not None and (path := self.of(member)) is not None:
-                found, name = member, path
+            part = None if member is None else member(found)
+            if part is not None and (path := self.of(part)) is not None:
+                found, name = part, path
             name = self._numbered(call, name) if count else name
             return CallSite(name, found, tuple(frames), self.remembered)
         path = self.of(module)

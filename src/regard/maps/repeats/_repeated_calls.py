@@ -251,6 +251,7 @@ class RepeatedCalls:
         """
         self._names, self._layouts, self._wants = names, layouts, wants
         self._kernels = None if listener is None else listener.kernels_without_logsumexp
+        self._noted = False  # whether calls were noted since the running ones were last counted
         # The form of the latest call, and the known sites of this form by the id of their module. Most calls have the form of the
         # one before: comparing forms takes less time than looking them up.
         self._latest: tuple[tuple[Any, ...], dict[int, KnownSite]] = (), {}
@@ -327,6 +328,7 @@ class RepeatedCalls:
         if ran is None:
             return None
         call.variables[_ATTENDED] = known.name
+        self._noted = True
         out, kernel, total = ran
         if cache is not None:
             cache = state_of(cache, module, inside, functions, stack) or "nothing"
@@ -343,7 +345,10 @@ class RepeatedCalls:
         return known or self._names.remembered.get((*like, key.shape[2]), {}).get(id(module))
 
     def leave(self) -> None:
-        """Calls are recorded in full from now on, where :class:`ModuleNames` counts them. Count the running ones noted here."""
+        """The next call is recorded in full, where :class:`ModuleNames` counts calls. Count the running ones noted here."""
+        if not self._noted:
+            return
+        self._noted = False
         for frame in model_frames():
             name = frame.f_locals.get(_ATTENDED) if frame.f_code is CALL else None
             if name is not None and not self._names.counts(frame):
