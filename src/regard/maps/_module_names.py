@@ -35,6 +35,7 @@ WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _GRIDS = "image_grid_thw"  # the argument with the grids of images, in Qwen-VL
 CALL = nn.Module._wrapped_call_impl.__code__  # the code of ``module(…)``: a frame with it is a call of a module
 _COMPILER = "torch._dynamo.eval_frame"
+_SIZES = ("projected", "channels")  # answers that depend on the sizes of torch's own layers
 _MOST = 4096  # facts that are kept: sequences of many lengths add many
 
 
@@ -339,9 +340,13 @@ class ModuleNames:
 
     @property
     def facts(self) -> dict[Any, Any]:
-        """The remembered answers that hold for later captures of an unchanged model. They do not refer to the model."""
+        """The remembered answers that hold for later captures of an unchanged model. They do not refer to the model.
+
+        Sizes of linear layers and convolutions are asked for again: their weights may be replaced by others of another shape.
+        """
         found = {key: x for key, x in self.remembered.items() if not isinstance(x, list) or not x}
         own = {key: x for key, x in found.items() if not isinstance(key[0], int) or key[0] in self.paths}
+        own = {key: x for key, x in own.items() if key[1] not in _SIZES}
         return own if sum(len(x) if isinstance(x, dict) else 1 for x in own.values()) < _MOST else {}
 
     def remember(self, facts: dict[Any, Any]) -> None:
