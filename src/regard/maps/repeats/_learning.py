@@ -6,7 +6,7 @@ concerns the maps. For these it is enough to watch a few operators (see :mod:`re
 
 A capture learns in the first pass whether the model is usual. From the second pass on, and in later captures of the
 same unchanged model, it only watches operators. If one of these may be another attention, the function mode is turned
-on again.
+on again. Of a model that is not usual, later captures use the names of its modules and what was found out about them.
 """
 
 import sys

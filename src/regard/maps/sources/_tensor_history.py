@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.maps._living_tensors import LivingTensors
+from regard.maps._living_tensors import LivingTensors, are_among
 from regard.maps.sources._before_dropout import before_dropout, entered_dropout
 from regard.maps.sources._random_masks import (
     LIKE_DROPOUT,
@@ -54,11 +54,9 @@ from regard.maps.sources._tensor_facts import (
 )
 from regard.maps.sources._tensor_origins import ExpectedUse, RandomMask, RecordedAverage, TensorOrigin, WeightedSum
 
-_LISTS = (list, tuple)
 _SAME = CASTS | {"__get__"}  # functions that do not count as a use of a tensor
 _MASKED = ("weights", "exponentials", "scores")  # kinds of tensors that a model may mask
-# Functions whose further arguments only give a dtype or a shape.
-_ALIKE = CASTS | {"view_as", "reshape_as", "expand_as"}
+_ALIKE = CASTS | {"view_as", "reshape_as", "expand_as"}  # their further arguments only give a dtype or a shape
 
 
 class TensorHistory:
@@ -87,19 +85,8 @@ class TensorHistory:
         return bool(self.origins)
 
     def concerns(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
-        """Whether one of these arguments, or a tensor in a list among them, is followed. Most functions have none, so this must
-        be fast."""
-        if self.also is not None:
-            return True
-        origins, random = self.origins, self.random.known
-        for x in (*args, *kwargs.values()) if kwargs else args:
-            if id(x) in origins or id(x) in random:
-                return True
-            if isinstance(x, _LISTS):
-                for y in x:
-                    if id(y) in origins or id(y) in random:
-                        return True
-        return False
+        """Whether one of these arguments, or a tensor in a list among them, is followed."""
+        return self.also is not None or are_among(args, kwargs, self.origins, self.random.known)
 
     def get(self, x: Any) -> TensorOrigin | None:
         """The origin of a tensor; None if it is not followed."""
