@@ -44,6 +44,21 @@ class Stack(nn.Module):
         return x
 
 
+class ByHand(nn.Module):
+    """Attention that is written out: the capture sees every function of such a model."""
+
+    num_heads = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(64, 192), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 4, 16)).permute(2, 0, 3, 1, 4)
+        weights = (q @ k.mT * 16**-0.5).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).flatten(2))
+
+
 def cases(device: str = "cpu") -> dict[str, Case]:
     timm = import_timm()
     import transformers as t
@@ -56,16 +71,18 @@ def cases(device: str = "cpu") -> dict[str, Case]:
     text = t.LlamaForCausalLM(config).eval()
     vision = {"hidden_size": 64, "num_hidden_layers": LAYERS, "num_attention_heads": 4, "intermediate_size": 64}
     image = t.ViTModel(t.ViTConfig(**vision, image_size=32, patch_size=16)).eval()
+    bert = t.BertModel(t.BertConfig(**vision, vocab_size=100)).eval()
     timm_image = timm.models.vision_transformer.VisionTransformer(
         32, 16, embed_dim=64, depth=LAYERS, num_heads=4
     ).eval()
     multi_head = [nn.MultiheadAttention(64, 4, batch_first=True) for _ in range(LAYERS)]
     torch_stack = Stack(multi_head, lambda layer, x: layer(x, x, x, need_weights=False)[0]).eval()
     own = Stack([regard.layers.MultiHeadAttention(64, 4) for _ in range(LAYERS)], lambda layer, x: layer(x)).eval()
+    by_hand = Stack([ByHand() for _ in range(LAYERS)], lambda layer, x: layer(x)).eval()
     ids, pixels, tokens = torch.randint(1, 100, (1, 4)), torch.randn(1, 3, 32, 32), torch.randn(1, 4, 64)
     # On a GPU the fused kernels of grouped heads take half precision alone.
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    for made in (text, image, timm_image, torch_stack, own):
+    for made in (text, image, bert, timm_image, torch_stack, own, by_hand):
         made.to(device, dtype)
     ids, pixels, tokens = ids.to(device), pixels.to(device, dtype), tokens.to(device, dtype)
     greedy = {"max_new_tokens": STEPS, "min_new_tokens": STEPS, "do_sample": False, "pad_token_id": 0}
@@ -74,9 +91,11 @@ def cases(device: str = "cpu") -> dict[str, Case]:
         "Llama, one row": Case(text.model, lambda: text.model(ids), LAYERS, {"rows": -1}),
         "Llama, overview": Case(text.model, lambda: text.model(ids), LAYERS, {"overview": 4}),
         "Hugging Face ViT": Case(image, lambda: image(pixels), LAYERS, {}),
+        "BERT": Case(bert, lambda: bert(ids), LAYERS, {}),
         "timm ViT": Case(timm_image, lambda: timm_image(pixels), LAYERS, {}),
         "nn.MultiheadAttention": Case(torch_stack, lambda: torch_stack(tokens), LAYERS, {}),
         "regard MultiHeadAttention": Case(own, lambda: own(tokens), LAYERS, {}),
+        "attention by hand": Case(by_hand, lambda: by_hand(tokens), LAYERS, {}),
     }
     return found | {"Llama, generate": Case(text, lambda: text.generate(ids, **greedy), STEPS * LAYERS, {})}
 

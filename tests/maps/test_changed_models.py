@@ -1,6 +1,7 @@
 """A model that changed between captures: what was learned about it before must not be used where it no longer holds."""
 
 import copy
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 import regard
 from regard.maps.repeats import _learning
+from regard.maps.tokens._positions import InnerFunctions
 from regard.maps.tokens._segments import image_tokens_of
 
 
@@ -128,6 +130,61 @@ def test_a_forward_of_another_layer_in_the_place_of_its_own_is_recorded_as_in_fu
             model(x)
     same(maps, expected)
     assert [len(found.calls) for found in maps.values()] == [len(found.calls) for found in expected.values()]
+
+
+class ByHand(Attention):
+    def __init__(self, heads=2):
+        super().__init__()
+        self.qkv, self.num_heads, self.out = nn.Linear(8, 24), heads, nn.Linear(8, 8)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        weights = (q @ k.mT).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).flatten(2))
+
+
+CHANGES = {
+    "heads": lambda model: setattr(model[0], "num_heads", 4),
+    "no heads": lambda model: delattr(model[0], "num_heads"),
+    "module": lambda model: setattr(model, "0", ByHand(1)),
+    "name": lambda model: model._modules.update({"other": model._modules.pop("0")}),
+    "exchanged": lambda model: model._modules.update({"0": model[1], "1": model[0]}),
+    "class": lambda model: setattr(model[1], "__class__", Attention),
+    "projection": lambda model: setattr(model[0], "out", nn.Linear(8, 16)),
+    "added": lambda model: model.insert(0, ByHand(4)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_known_of_attention_by_hand_is_that_of_the_model_as_it_is(x, same, monkeypatch, change):
+    """Such models are learned as well, though each capture sees every function."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(ByHand, "num_heads", 2, raising=False)
+    model, compared = nn.Sequential(ByHand(), ByHand()).eval(), []
+    form_of = _learning.form_of
+    monkeypatch.setattr(_learning, "form_of", lambda *args: compared.append(args) or form_of(*args))
+    with torch.no_grad():
+        same(capture(model, x), capture(model, x))
+        assert len(compared) == 1  # the second time, the model was the same
+        CHANGES[change](model)
+        model.eval()
+        fresh = copy.deepcopy(model)
+        if change == "projection":
+            fresh[1].qkv, model[1].qkv = (nn.Linear(16, 24) for _ in range(2))
+            model[1].qkv.load_state_dict(fresh[1].qkv.state_dict())
+        for _ in range(2):
+            same(capture(fresh, x), capture(model, x))
+    assert len(compared) == 3
+
+
+def test_functions_that_are_made_anew_are_not_taken_for_freed_ones():
+    names = ("cache", "other", "encoder_hidden_states", "layer_idx")
+    for number in range(200):
+        scope, name = {"here": sys._getframe}, names[number % 4]
+        exec(f"def function(first, {name}=1): return here()", scope)
+        found = InnerFunctions.of([scope.pop("function")(0)])
+        assert [place[1] for place in (*found.caches, *found.others, *found.layers)] == [name] * (name != "other")
+        assert found.first == ((0, "first"),)
 
 
 class OfArgument(Attention):

@@ -214,6 +214,35 @@ def test_modules_that_run_without_a_map_are_reported_by_their_calls(model, x, se
     assert not maps.missed
 
 
+class AttentionBlock(nn.Module):
+    """As in BERT: it looks like attention, and a module inside of it attends."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.out = Attention(), nn.Linear(16, 16)
+        self.q_proj, self.k_proj = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.out(self.q_proj(x) * self.k_proj(x) if WAY["without"] else self.inner(x))
+
+
+def test_modules_around_those_that_attend_are_learned_and_reported_as_in_full(x, seen, monkeypatch, same):
+    model, missed = nn.Sequential(AttentionBlock(), AttentionBlock()).eval(), []
+    first = capture(model, x)
+    seen.clear()
+    same(first, capture(model, x))
+    assert not seen
+    assert list(first) == ["0.inner", "1.inner"]
+    monkeypatch.setitem(WAY, "without", True)
+    for found in (model, copy.deepcopy(model)):  # of the copy nothing is known
+        with pytest.warns(UserWarning, match="no map was captured"), regard.capture(found) as maps:
+            found(x)
+        missed.append(maps.missed)
+        assert bool(seen) == (found is not model)
+    assert missed[0] == missed[1]
+    assert [one.name for one in missed[0]] == ["0", "1"]
+
+
 class OwnWay(Attention):
     """Copies all of its variables, which torch's own modules do not."""
 

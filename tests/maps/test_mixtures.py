@@ -1,5 +1,7 @@
 """Softmaxes that weigh streams, experts, layers or codes are told apart from attention; and what names say."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -87,6 +89,12 @@ def test_a_mixture_of_what_is_no_token_is_told_apart(name):
     assert not maps.missed
     assert len(maps.notes) == 1
     assert maps.notes[0].startswith(f"Block: a softmax weighs {PARTS} vectors that")
+    alone = []
+    for found in (model, copy.deepcopy(model)):  # what was seen in an earlier capture does not change this one
+        with regard.capture(found) as maps:
+            found(torch.zeros(BATCH, 1, dtype=torch.long))
+        alone.append((list(maps), maps.notes, maps.missed))
+    assert alone[0] == alone[1]
 
 
 def test_attention_over_the_layers_of_each_token_has_queries_that_are_tokens():

@@ -45,20 +45,6 @@ def first_argument(frame: FrameType) -> Any:
     return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
 
 
-# By the id of the code object, which is kept alive. Hashing a code object takes longer than looking at its names.
-_variables: dict[tuple[int, tuple[str, ...]], tuple[CodeType, list[str]]] = {}
-
-
-def local_variables(code: CodeType, names: tuple[str, ...]) -> list[str]:
-    """Those of the names that are local variables of a function."""
-    found = _variables.get((id(code), names))
-    if found is None:
-        if len(_variables) > _MOST:  # functions that are created anew at each call
-            _variables.clear()
-        found = _variables[id(code), names] = code, [name for name in names if name in code.co_varnames]
-    return found[1]
-
-
 def from_compiled_code(frames: list[FrameType]) -> bool:
     """Whether one of these frames is compiled code that runs as Python while it is intercepted.
 

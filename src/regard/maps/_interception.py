@@ -81,8 +81,13 @@ class Interceptor(InterceptorParts):
     ) -> Any:
         """Run a torch function of the model. Most calls concern no attention, and leave at the first return."""
         known = self._functions[func]
-        idle = known.quiet and not self._origins and not self._random and not self._derived
-        if idle and self.outputs.is_quiet(known, args, kwargs, self.silent.waiting):
+        followed = (self._origins or self._random) and self._concerns(args, kwargs)
+        if (
+            known.quiet
+            and not self._derived
+            and not followed
+            and self.outputs.is_quiet(known, args, kwargs, self.silent.waiting)
+        ):
             return func(*args) if kwargs is None else func(*args, **kwargs)
         kwargs = kwargs or {}
         if is_hidden():
@@ -247,9 +252,7 @@ class Interceptor(InterceptorParts):
     def _fast_path(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One operator computed the attention, or the whole layer. The map belongs to the module whose weights it was given."""
         out = func(*args, **kwargs)
-        layer = self.names.locate(count=False)
-        member = None if layer is None else attention_module(layer.module, args)
-        site = None if layer is None else self.names.locate(member=member)
+        site = self.names.locate(member=lambda layer: attention_module(layer, args))
         if site is None:
             self._missed(_OUTSIDE, "attention was computed outside of the model")
             return out

@@ -70,9 +70,9 @@ class InterceptorParts(TorchFunctionMode):
         self.outputs = OutputTracker(
             self.listener, self._call_listener, self._follow, self.names, self.handwritten.before
         )
-        # Dictionaries of followed tensors. While they are empty, most calls of torch functions concern no attention.
+        # Dictionaries of followed tensors. Most calls of torch functions have none of these, and so concern no attention.
         history, self._derived = self.handwritten.history, self.outputs.derived.known
-        self._origins, self._random = history.origins, history.random.known
+        self._origins, self._random, self._concerns = history.origins, history.random.known, history.concerns
         self._handlers = self.handlers()
         # Block attention needs to see every call, and the norms of values=True need every product.
         quiet = () if self.blocks else self.outputs.quiet
@@ -87,7 +87,7 @@ class InterceptorParts(TorchFunctionMode):
             self._functions.clear()
             self.outputs.handlers.clear()
             self.handwritten.close()
-            del self.outputs, self.handwritten
+            del self.outputs, self.handwritten, self._concerns
 
     @abstractmethod
     def handlers(self) -> dict[str, Callable[..., Any]]:

@@ -33,3 +33,23 @@ class LivingTensors(dict[int, tuple[weakref.ref[Tensor], T]], Generic[T]):
         """Note what is known of a tensor. It may live longer than what owns this table, so its callback refers to no more."""
         key = id(x)
         self[key] = (weakref.ref(x, lambda _: self.pop(key, None)), known)
+
+
+_LISTS = (list, tuple)
+
+
+def are_among(
+    args: tuple[Any, ...], kwargs: dict[str, Any] | None, first: LivingTensors[Any], second: LivingTensors[Any]
+) -> bool:
+    """Whether one of these arguments of a function, or a tensor in a list among them, is in one of two tables.
+
+    This is asked for nearly each function of a model, so it must be fast.
+    """
+    for x in (*args, *kwargs.values()) if kwargs else args:
+        if id(x) in first or id(x) in second:
+            return True
+        if isinstance(x, _LISTS):
+            for y in x:
+                if id(y) in first or id(y) in second:
+                    return True
+    return False

@@ -10,7 +10,7 @@ too.
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -35,6 +35,7 @@ WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _GRIDS = "image_grid_thw"  # the argument with the grids of images, in Qwen-VL
 CALL = nn.Module._wrapped_call_impl.__code__  # the code of ``module(…)``: a frame with it is a call of a module
 _COMPILER = "torch._dynamo.eval_frame"
+_SIZES = ("projected", "channels")  # answers that depend on the sizes of torch's own layers
 _MOST = 4096  # facts that are kept: sequences of many lengths add many
 
 
@@ -210,13 +211,16 @@ class ModuleNames:
         return found
 
     def locate(
-        self, module: nn.Module | None = None, member: nn.Module | None = None, count: bool = True
+        self,
+        module: nn.Module | None = None,
+        member: Callable[[nn.Module], nn.Module | None] | None = None,
+        count: bool = True,
     ) -> CallSite | None:
         """The innermost running call of one of the model's modules; None outside of the model.
 
         Args:
             module: the module that attends, if it is known.
-            member: the submodule to which the attention belongs, if the running module computes it by itself.
+            member: finds the submodule to which the attention belongs, if the running module computes it by itself.
             count: whether to count this as an attention of the call. The second one in a call is named ``name#2``.
         """
         frames = model_frames()
@@ -238,8 +242,9 @@ class ModuleNames:
                 continue
             if count:
                 self._count_run(frames)
-            if member is not None and (path := self.of(member)) is not None:
-                found, name = member, path
+            part = None if member is None else member(found)
+            if part is not None and (path := self.of(part)) is not None:
+                found, name = part, path
             name = self._numbered(call, name) if count else name
             return CallSite(name, found, tuple(frames), self.remembered)
         path = self.of(module)
@@ -267,7 +272,7 @@ class ModuleNames:
             return True
         return getattr(inspect.unwrap(method), "__code__", None) is code
 
-    def begin(self, call: FrameType, inside: list[FrameType], codes: list[int]) -> CallStack:
+    def begin(self, call: FrameType, inside: list[FrameType], codes: tuple[int, ...]) -> CallStack:
         """The call stack of a call that is about to attend, for repeated calls: it is found by ids, in little time.
 
         Args:
@@ -275,7 +280,7 @@ class ModuleNames:
             codes: the ids of their code objects.
         """
         run = self._outermost
-        numbers, frame = codes[:], call
+        numbers, frame = [*codes], call
         while frame is not run:
             numbers.append(id(frame.f_code))
             back = frame.f_back
@@ -335,9 +340,13 @@ class ModuleNames:
 
     @property
     def facts(self) -> dict[Any, Any]:
-        """The remembered answers that hold for later captures of an unchanged model. They do not refer to the model."""
+        """The remembered answers that hold for later captures of an unchanged model. They do not refer to the model.
+
+        Sizes of linear layers and convolutions are asked for again: their weights may be replaced by others of another shape.
+        """
         found = {key: x for key, x in self.remembered.items() if not isinstance(x, list) or not x}
         own = {key: x for key, x in found.items() if not isinstance(key[0], int) or key[0] in self.paths}
+        own = {key: x for key, x in own.items() if key[1] not in _SIZES}
         return own if sum(len(x) if isinstance(x, dict) else 1 for x in own.values()) < _MOST else {}
 
     def remember(self, facts: dict[Any, Any]) -> None:

@@ -199,11 +199,11 @@ def _ignore_our_modes(original: Callable[..., bool]) -> Callable[..., bool]:
 
     @functools.wraps(original)
     def has_torch_function(relevant: Any) -> bool:
-        if _active() and all(interceptor.keeps_path for interceptor in _thread.interceptors):
-            # Other modes, and tensors that override functions, still count.
-            modes = torch.overrides._get_current_function_mode_stack()
-            if all(mode in _thread.interceptors for mode in modes):
-                return any(overrides(x) for x in relevant)
+        modes = torch.overrides._get_current_function_mode_stack()
+        ours = _thread.interceptors
+        # Other modes, and tensors that override functions, still count.
+        if modes and _active() and all(mode in ours for mode in modes) and all(one.keeps_path for one in ours):
+            return any(overrides(x) for x in relevant)
         return bool(original(relevant))
 
     return has_torch_function

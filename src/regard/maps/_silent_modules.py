@@ -95,6 +95,14 @@ class SilentModules:
         """The names of these modules."""
         return set(self._owner.values())
 
+    def are_explained(self, accounted: set[str]) -> bool:
+        """Whether each of these modules is accounted for, or contains a module that is, as the wrappers of BERT's attention."""
+        return all(self._holds(name, accounted) for name in self.owners - accounted)
+
+    def _holds(self, name: str, accounted: set[str]) -> bool:
+        """Whether this module contains one that is accounted for."""
+        return bool(accounted) and (name == self._root or any(known.startswith(name + ".") for known in accounted))
+
     def replaced(self, module: nn.Module, parameters: Mapping[str, Any]) -> None:
         """``torch.func.functional_call`` replaces a module's parameters: wait for the new tensors, too."""
         own = dict(module.named_parameters(remove_duplicate=False))
@@ -130,13 +138,12 @@ class SilentModules:
         Args:
             accounted: names of modules that gave a map, or for which it is known why not.
         """
-        if not self._threads and self._ran.keys() <= accounted:  # nearly always, if only operators were watched
-            return []
+        others = self._ran.keys() - accounted
+        if not self._threads and others <= {known.rpartition(".")[0] for known in accounted if others}:
+            return []  # nearly always, if only operators were watched
         found: list[tuple[str, str]] = []
         for name in dict.fromkeys((*self._ran, *self._owner.values())) if self._threads else self._ran:
-            if name in accounted or (name == self._root and accounted):
-                continue
-            if any(known.startswith(name + ".") for known in accounted):
+            if name in accounted or self._holds(name, accounted):
                 continue
             around = any(known == self._root or name.startswith(known + ".") for known in accounted)
             if around and name not in self._called:

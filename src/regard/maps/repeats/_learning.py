@@ -6,7 +6,7 @@ concerns the maps. For these it is enough to watch a few operators (see :mod:`re
 
 A capture learns in the first pass whether the model is usual. From the second pass on, and in later captures of the
 same unchanged model, it only watches operators. If one of these may be another attention, the function mode is turned
-on again.
+on again. Of a model that is not usual, later captures use the names of its modules and what was found out about them.
 """
 
 import sys
@@ -37,15 +37,17 @@ _SOFTMAXES = ("softmax", "log_softmax")
 
 
 class Learned(NamedTuple):
-    """What was learned about a usual model.
+    """What was learned about a model.
 
     Attributes:
+        usual: whether it is usual. If not, every capture sees all functions, and only ``form`` and ``facts`` are used.
         names: the names of the modules that attended, in the order of the model.
-        modules: these modules, as far as they are part of the model.
+        modules: these modules, as far as they are part of the model, and those that look like attention and contain them.
         form: the model's structure and settings then. If they change, what was learned is void.
         facts: cached answers about its modules, such as their axes.
     """
 
+    usual: bool
     names: dict[str, None]
     modules: list[tuple[str, weakref.ref[nn.Module]]]
     form: ModelForm
@@ -59,12 +61,23 @@ class LearningInterceptor(Interceptor):
     """An interceptor that turns its function mode off as soon as watching operators is known to be enough."""
 
     def __init__(self, model: nn.Module, listener: RecordListener, keeps_path: bool = True) -> None:
-        # Whether the model has been usual so far. Once this is False, nothing is learned.
-        self._usual = listener.projections is None and type(model).__hash__ is not None
-        # What was learned about the model, if it still holds.
-        self._known: Learned | None = _learned.get(model) if self._usual else None
-        names = None if self._known is None else self._known.form.names_if_same(model)
+        hashable = type(model).__hash__ is not None
+        found: Learned | None = _learned.get(model) if hashable else None
+        names = None if found is None else found.form.names_if_same(model)
         super().__init__(model, listener, keeps_path, names)
+        # Whether the model has been usual so far. Once this is False, nothing is learned.
+        self._usual = listener.projections is None and hashable
+        # What was learned about the model, if it still holds and operators may be watched.
+        self._known: Learned | None = None
+        self._form: ModelForm | None = None
+        if found is None or names is None:
+            self._form = form_of(model, self.names) if hashable else None
+        else:
+            self._form = found.form
+            self.names.remember(found.facts)
+            self._known = found if found.usual and self._usual else None
+        if self._known is None:
+            self._usual = self._usual and not BlockLayers(self.names.modules.values())
         self._model = model
         self._operators: OperatorWatch | None = None  # None while the function mode is on
         self._modules: ModuleWatch | None = None
@@ -75,11 +88,6 @@ class LearningInterceptor(Interceptor):
         self._call: Call | None = None  # the call that is being recorded
         # Name, output and values of the latest call that was recorded as a repeated one, without following its output.
         self._latest: tuple[str, weakref.ref[Tensor], weakref.ref[Tensor]] | None = None
-        self._form: ModelForm | None = None
-        if names is None:
-            self._known = None
-            self._usual = self._usual and not BlockLayers(self.names.modules.values())
-            self._form = form_of(model, self.names) if self._usual else None
 
     @property
     def expected(self) -> int:
@@ -89,12 +97,11 @@ class LearningInterceptor(Interceptor):
     def __enter__(self) -> "LearningInterceptor":
         first, self._began = not self._began, True
         if first and self._known is not None and self._may_watch(others=0):
-            self.names.remember(self._known.facts)
             self._watch_modules(self.silent.ran)
             self._operators = OperatorWatch(self)
             return self
-        if first and self._known is not None:
-            self._form, self._known = self._known.form, None
+        if first:
+            self._known = None
         super().__enter__()
         return self
 
@@ -203,14 +210,14 @@ class LearningInterceptor(Interceptor):
         """What this capture has learned so far; None if the model is not usual."""
         history = self.handwritten.history
         same = self._usual and not history.followed and not history.random.some and bool(self._accounted)
-        if not same or self._form is None or not self.silent.owners <= self._accounted:
+        if not same or self._form is None or not self.silent.are_explained(self._accounted):
             return None
         order = (self.names.of(module) for module in self.names.modules.values())
         names: dict[str, None] = {name: None for name in order if name is not None and name in self._accounted}
         names |= dict.fromkeys(self._accounted)
-        found = ((name, self.names.find(name)) for name in names)
+        found = ((name, self.names.find(name)) for name in (*names, *(self.silent.owners - names.keys())))
         modules = [(name, weakref.ref(module)) for name, module in found if module is not None]
-        return Learned(names, modules, self._form, self.names.facts)
+        return Learned(True, names, modules, self._form, self.names.facts)
 
     def _again(self) -> None:
         """A module attended a second time, so the first pass is over. If the model is usual, watch only operators.
@@ -242,6 +249,8 @@ class LearningInterceptor(Interceptor):
                 learned = learned._replace(facts=self.names.facts)
         else:
             learned = self._learn()
+        if learned is None and self._form is not None:
+            learned = Learned(False, {}, [], self._form, self.names.facts)
         if learned is not None:
             _learned[self._model] = learned
         elif type(self._model).__hash__ is not None:

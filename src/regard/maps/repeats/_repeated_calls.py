@@ -13,30 +13,36 @@ This runs at each attention, so ids of code objects are compared, not the object
 """
 
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from regard.maps._call_stack import OWN_PACKAGES, first_argument, local_variables, model_frames
+from regard.maps._call_stack import OWN_PACKAGES, first_argument, model_frames
 from regard.maps._module_names import CALL, ModuleNames
 from regard.maps._record import AttentionRecord, Check, Computation
 from regard.maps.repeats._module_watch import FIRST_CALL
 from regard.maps.sources import arranged, run_as_called, run_usual
 from regard.maps.tokens._axes import MapAxes
 from regard.maps.tokens._layout import Layout
-from regard.maps.tokens._positions import CACHES, CacheState, Positions, attends_elsewhere, positions_in, state_of
+from regard.maps.tokens._positions import (
+    CacheState,
+    InnerFunctions,
+    Positions,
+    attends_elsewhere,
+    positions_in,
+    state_of,
+    value_of,
+)
 from regard.maps.tokens._token_layouts import TokenLayouts
 from regard.maps.weights._attention_scores import AttentionScores
 from regard.maps.weights._band import Band
 from regard.observation import current_grid
 
 CAUSAL = Band(right=0)
-_CALLED = nn.Module._call_impl.__code__  # on the stack inside every call of a module; its ``self`` is that module
 # A local variable that is added to the frame of a module's call, with the name of its map, to note that the call attended. It
 # lives as long as the frame. A list of frames would keep them alive, and all tensors to which they refer.
 _ATTENDED = "attention noted by regard"
-_ANOTHER: Any = object()
 
 
 class KnownSite(NamedTuple):
@@ -46,10 +52,8 @@ class KnownSite(NamedTuple):
         name: the name of the map.
         axes: the axes of the map, with the positions of a call without a cache.
         layout: how the tokens lie on an image, and the grid of patches with which this was found.
-        codes: code objects of the functions inside the module's call. Keeping them alive keeps their ids from being reused.
+        functions: the functions inside the module's call.
         around: the id of the module that called this one, if that module may state the number of heads; else None.
-        reads: which local variables must be read at each call: the depth of the function on the stack, the name of its first
-            argument (which must not be another module), and the names of variables that may be caches.
         device: the type of the device.
         plans: how maps of such calls are written, by the options of a capture (see :mod:`regard.maps.repeats._quick_calls`).
     """
@@ -57,9 +61,8 @@ class KnownSite(NamedTuple):
     name: str
     axes: MapAxes
     layout: tuple[Layout | None, Any]
-    codes: tuple[CodeType, ...]
+    functions: InnerFunctions
     around: int | None
-    reads: tuple[tuple[int, str | None, list[str]], ...]
     device: str
     plans: dict[Any, Any]
 
@@ -84,7 +87,8 @@ class Call(NamedTuple):
         frame: the frame of the module's call.
         variables: the local variables of that frame.
         inside: the frames inside of it, from the call of attention outwards.
-        codes: the ids of their code objects.
+        numbers: the ids of their code objects.
+        functions: what is known of them.
         given: the first argument of the module's call; None if it does not matter.
         module: the module that attends.
         tensors: query, key and value.
@@ -95,7 +99,8 @@ class Call(NamedTuple):
     frame: FrameType
     variables: Any
     inside: list[FrameType]
-    codes: list[int]
+    numbers: tuple[int, ...]
+    functions: InnerFunctions
     given: Any
     module: nn.Module
     tensors: tuple[Tensor, Tensor, Tensor]
@@ -195,6 +200,7 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) 
             inside.append(frame)
             codes.append(id(code))
         frame = frame.f_back
+    numbers = tuple(codes)
     if frame is None:
         return None
     variables = frame.f_locals
@@ -213,9 +219,12 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) 
             return None
         form = (of_key, steps, value.shape, more, given.shape, given.dtype, given.is_contiguous())
     causal, scale, shared = count > 5 and args[5], kwargs.get("scale"), kwargs.get("enable_gqa", False)
-    kinds = (query.dtype, key.dtype, value.dtype, query.device, causal, scale, shared, attends_elsewhere(inside))
-    like = ("call", tuple(codes), of_query, query.stride(), form, kinds)
-    return Call(frame, variables, inside, codes, given, module, (query, key, value), causal, scale, shared, like)
+    functions = InnerFunctions.of(inside, numbers)
+    elsewhere = attends_elsewhere(inside, functions)
+    kinds = (query.dtype, key.dtype, value.dtype, query.device, causal, scale, shared, elsewhere)
+    like = ("call", numbers, of_query, query.stride(), form, kinds)
+    tensors = query, key, value
+    return Call(frame, variables, inside, numbers, functions, given, module, tensors, causal, scale, shared, like)
 
 
 def _around(call: FrameType) -> int | None:
@@ -242,6 +251,7 @@ class RepeatedCalls:
         """
         self._names, self._layouts, self._wants = names, layouts, wants
         self._kernels = None if listener is None else listener.kernels_without_logsumexp
+        self._noted = False  # whether calls were noted since the running ones were last counted
         # The form of the latest call, and the known sites of this form by the id of their module. Most calls have the form of the
         # one before: comparing forms takes less time than looking them up.
         self._latest: tuple[tuple[Any, ...], dict[int, KnownSite]] = (), {}
@@ -270,14 +280,12 @@ class RepeatedCalls:
         # If no module states a layout and no image was cut into patches, the layout does not depend on the call.
         stating = remembered.get((record.name, "stating"))
         layout = None if stating == [] and self._layouts.patches is None else (record.layout, self._layouts.patches)
-        codes = tuple(frame.f_code for frame in call.inside)
         known = KnownSite(
             record.name,
             record.axes,
             layout or (None, None),
-            codes,
+            call.functions,
             around if heads is None else None,
-            _reads(codes),
             query.device.type,
             {},
         )
@@ -303,10 +311,13 @@ class RepeatedCalls:
         if not self._wants(known.name):
             return None
         # The functions are those of the earlier call, but their arguments may be another module, or a cache.
-        cache = _cache(known.reads, call.inside, module) if known.reads else None
-        if cache is _ANOTHER:
-            return None
-        stack = names.begin(call.frame, call.inside, call.codes)
+        inside, functions = call.inside, call.functions
+        for number, first in functions.first:
+            owner = inside[number].f_locals.get(first)
+            if owner is not module and isinstance(owner, nn.Module):
+                return None
+        cache = value_of(inside, functions.caches)
+        stack = names.begin(call.frame, inside, call.numbers)
         if cache is None and stack.beams:  # beams without a cache: the positions must say so
             return None
         scale = query.shape[3] ** -0.5 if call.scale is None else call.scale
@@ -317,9 +328,10 @@ class RepeatedCalls:
         if ran is None:
             return None
         call.variables[_ATTENDED] = known.name
+        self._noted = True
         out, kernel, total = ran
         if cache is not None:
-            cache = state_of(cache, module, call.inside, stack) or "nothing"
+            cache = state_of(cache, module, inside, functions, stack) or "nothing"
         return RepeatedCall(known, module, query, key, value, call.causal, scale, kernel, out, total, cache)
 
     def _known(self, like: tuple[Any, ...], module: nn.Module, key: Tensor) -> KnownSite | None:
@@ -333,38 +345,14 @@ class RepeatedCalls:
         return known or self._names.remembered.get((*like, key.shape[2]), {}).get(id(module))
 
     def leave(self) -> None:
-        """Calls are recorded in full from now on, where :class:`ModuleNames` counts them. Count the running ones noted here."""
+        """The next call is recorded in full, where :class:`ModuleNames` counts calls. Count the running ones noted here."""
+        if not self._noted:
+            return
+        self._noted = False
         for frame in model_frames():
             name = frame.f_locals.get(_ATTENDED) if frame.f_code is CALL else None
             if name is not None and not self._names.counts(frame):
                 self._names.attended(frame, name)
-
-
-def _cache(reads: tuple[tuple[int, str | None, list[str]], ...], inside: list[FrameType], module: nn.Module) -> Any:
-    """The cache in the local variables of the functions inside the module's call, None if there is none; ``_ANOTHER`` if one of
-    the functions belongs to another module."""
-    cache = None
-    for depth, first, caches in reads:
-        here = inside[depth].f_locals
-        owner = None if first is None else here.get(first)
-        if owner is not module and isinstance(owner, nn.Module):
-            return _ANOTHER
-        for name in caches if cache is None else ():
-            cache = here.get(name)
-            if cache is not None:
-                break
-    return cache
-
-
-def _reads(codes: tuple[CodeType, ...]) -> tuple[tuple[int, str | None, list[str]], ...]:
-    """See :attr:`KnownSite.reads`."""
-    reads = []
-    for depth, code in enumerate(codes):
-        first = code.co_varnames[0] if code.co_argcount and code is not _CALLED else None
-        caches = local_variables(code, CACHES)
-        if first is not None or caches:
-            reads.append((depth, first, caches))
-    return tuple(reads)
 
 
 def _unchanged(x: Tensor) -> Tensor:

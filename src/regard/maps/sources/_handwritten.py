@@ -215,7 +215,7 @@ class HandwrittenAttention:
         out, _ = self._followed(func, args, kwargs)
         origin = self.history.get(out)
         if origin is not None and not sums_to_one(origin.before_dropout(out), -1):
-            self.history.set(out, replace(origin, form="composed"))
+            self.history.set(out, origin.changed(form="composed"))
         return out, None
 
     def _scaled(self, func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, WeightedSum | None]:

@@ -30,7 +30,8 @@ def mixture(site: CallSite, found: WeightedSum) -> str | None:
     told = ("mixture", id(site.module), keys)
     if told not in site.remembered and not _is_own(site, weights, value):
         return None
-    site.remembered[told] = True  # remembered: a later call with one token looks like an average over a sequence
+    # Remembered, because a later call with one token looks like an average over a sequence; in a list only for this capture.
+    site.remembered[told] = [True]
     return _NOTE.format(keys, "each token has for itself (streams, experts, layers)")
 
 

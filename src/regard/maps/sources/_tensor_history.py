@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.maps._living_tensors import LivingTensors
+from regard.maps._living_tensors import LivingTensors, are_among
 from regard.maps.sources._before_dropout import before_dropout, entered_dropout
 from regard.maps.sources._random_masks import (
     LIKE_DROPOUT,
@@ -56,8 +56,7 @@ from regard.maps.sources._tensor_origins import ExpectedUse, RandomMask, Recorde
 
 _SAME = CASTS | {"__get__"}  # functions that do not count as a use of a tensor
 _MASKED = ("weights", "exponentials", "scores")  # kinds of tensors that a model may mask
-# Functions whose further arguments only give a dtype or a shape.
-_ALIKE = CASTS | {"view_as", "reshape_as", "expand_as"}
+_ALIKE = CASTS | {"view_as", "reshape_as", "expand_as"}  # their further arguments only give a dtype or a shape
 
 
 class TensorHistory:
@@ -85,14 +84,18 @@ class TensorHistory:
     def __bool__(self) -> bool:
         return bool(self.origins)
 
+    def concerns(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+        """Whether one of these arguments, or a tensor in a list among them, is followed."""
+        return self.also is not None or are_among(args, kwargs, self.origins, self.random.known)
+
     def get(self, x: Any) -> TensorOrigin | None:
         """The origin of a tensor; None if it is not followed."""
-        origin = self.origins.of(x)
-        if origin is not None:
-            return origin
+        entry = self.origins.get(id(x))
+        if entry is not None and entry[0]() is x:
+            return entry[1]
         if self.also is None or x is self.also or not is_whole_view(x, self.also):
             return None
-        return None if (origin := self.get(self.also)) is None else replace(origin, shape=tuple(x.shape))
+        return None if (origin := self.get(self.also)) is None else origin.changed(shape=tuple(x.shape))
 
     def set(self, x: Tensor, origin: TensorOrigin) -> None:
         self.followed = self.followed or origin.form != "outer" or origin.kind != "scores"
@@ -287,7 +290,7 @@ class TensorHistory:
                 origin = followed
             shape = origin.shape if name in RESHAPES or out.shape == x.shape else tuple(out.shape)
             turned = origin.turned or is_turned_copy(x, out)
-            origin = replace(origin, shape=shape, numerator=None, turned=turned)
+            origin = origin.changed(shape=shape, numerator=None, turned=turned)
             origin = self._becomes_weights(name, origin, args[1 - index] if index < 2 <= len(args) else None, out)
             self.set(out, after_mask(name, before.kind, origin, x, out))
             self._merged(args, origin)
@@ -324,7 +327,7 @@ class TensorHistory:
         with torch.no_grad(), torch._C.DisableTorchFunction():
             sources = func(origin.source, *args[1:], **kwargs)
         for part, source in zip(parts, sources, strict=True):
-            self.set(part, replace(origin.dropped(source), shape=tuple(part.shape), numerator=None))
+            self.set(part, origin.dropped(source).changed(shape=tuple(part.shape), numerator=None))
 
     def _written(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note weights that were written into another tensor, or into a part of it; and what was written into weights."""
@@ -358,7 +361,7 @@ class TensorHistory:
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 source = func(entered_dropout(parts, self.get), *args[1:], **others)
         self._merged(tuple(parts), first)
-        self.set(out, replace(first, shape=tuple(out.shape), source=source))
+        self.set(out, first.changed(shape=tuple(out.shape), source=source))
         return True
 
     def _becomes_weights(self, name: str, origin: TensorOrigin, other: Any, out: Tensor) -> TensorOrigin:
@@ -369,20 +372,20 @@ class TensorHistory:
         """
         if name in SIGMOIDS and origin.kind == "scores" and not origin.learned:
             # Sigmoids of scores are often no attention (masks of objects, for example), so no product is expected.
-            return replace(origin, kind="weights", form="sigmoid", use=None)
+            return origin.changed(kind="weights", form="sigmoid", use=None)
         if name in EXPONENTIALS and origin.kind in ("scores", "logarithms"):
             # The logarithm of a small weight is large, and in half precision its rounding is a few per cent of the weight.
             within = 8 * torch.finfo(out.dtype).eps if origin.kind == "logarithms" else 0.0
-            origin = replace(origin, kind="exponentials", form="softmax", use=None)
+            origin = origin.changed(kind="exponentials", form="softmax", use=None)
             if not is_normalized(out, max(1e-2, within)):
                 return origin
         elif origin.kind not in ("scores", "exponentials") or not by_rows(name, other, out):
             return origin
         elif not is_normalized(out) or bool((out < 0).any()):
             divided = origin.kind == "exponentials" and name in DIVISIONS and not origin.learned
-            return replace(origin, kind="weights") if divided and other.shape[-1] == 1 else origin
+            return origin.changed(kind="weights") if divided and other.shape[-1] == 1 else origin
         form = "softmax" if origin.kind == "exponentials" else "normalized"
-        return replace(origin, kind="weights", form=form, use=self._expect(origin.scored, tuple(out.shape)))
+        return origin.changed(kind="weights", form=form, use=self._expect(origin.scored, tuple(out.shape)))
 
     def _terms(self, origin: TensorOrigin, weights: Tensor, args: tuple[Any, ...], out: Tensor) -> bool:
         """Whether this is an elementwise product of values and weights that are expanded along the width. Then note it: the
@@ -393,5 +396,5 @@ class TensorHistory:
         expanded = [n for n, whole in zip(weights.shape, out.shape, strict=True) if n < whole]
         if expanded != [1] or not value.is_floating_point():
             return False
-        self.set(out, replace(origin, kind="terms", factors=(weights, value)))
+        self.set(out, origin.changed(kind="terms", factors=(weights, value)))
         return True

@@ -247,7 +247,7 @@ def _times_matrix(history: TensorHistory, x: Tensor, value: Tensor) -> TensorOri
     if keys:
         history.uses.append(ExpectedUse(about.name, origin.shape, touched=True, reason=_MATRIX))
         return None
-    return replace(origin, kind="weights", average=about)
+    return origin.changed(kind="weights", average=about)
 
 
 def composes(history: TensorHistory, args: tuple[Any, ...]) -> bool:
@@ -365,7 +365,7 @@ def divided_after(history: TensorHistory, name: str, args: tuple[Any, ...], out:
         if hidden:  # rows were divided by the sum of what dropout kept
             weights = weights / weights.sum(-1, keepdim=True)
     form = "softmax" if numerator.origin.kind == "exponentials" else "normalized"
-    of_map = replace(numerator.origin, kind="weights", form=form, use=origin.use)
+    of_map = numerator.origin.changed(kind="weights", form=form, use=origin.use)
     of_map = of_map.dropped(of_map.source, hidden=True, kept=1.0) if hidden else of_map
     return replace(numerator, weights=weights, dropped=dropped, origin=of_map)
 

@@ -1,10 +1,10 @@
 """Where the queries and keys of a call lie in the whole sequence, if a cache holds the keys of earlier calls."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -12,13 +12,67 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from regard.layers import KeyValueCache
-from regard.maps._call_stack import CallStack, local_variables
+from regard.maps._call_stack import CallStack
 from regard.maps._module_names import CALL, CallSite
 
 # Names of local variables that hold a cache, and of arguments that hold the other sequence of cross-attention.
 CACHES = ("past_key_values", "past_key_value", "layer_past", "kv_cache", "cache")
 _LAYERS = ("layer_idx",)
 _OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
+_CALLED = nn.Module._call_impl.__code__  # on the stack inside every call of a module; its ``self`` is that module
+_MOST = 4096  # sequences of functions that are cached
+
+Places = tuple[tuple[int, str], ...]  # local variables: the number of the function, and the name
+
+
+class InnerFunctions(NamedTuple):
+    """The functions inside the call of a module, from the innermost outwards, and which of their variables tell positions.
+
+    Attributes:
+        codes: their code objects. Keeping them alive keeps their ids from being reused.
+        first: the first argument of each function that has one and may be called with another module.
+        caches, others, crosses, contexts, layers: variables that may hold a cache, another sequence, whether it is
+            cross-attention, the other sequence of our own layers, and the number of the layer.
+    """
+
+    codes: tuple[CodeType, ...]
+    first: Places
+    caches: Places
+    others: Places
+    crosses: Places
+    contexts: Places
+    layers: Places
+
+    @classmethod
+    def of(cls, frames: Sequence[FrameType], numbers: tuple[int, ...] | None = None) -> "InnerFunctions":
+        """Those of these frames. ``numbers``: the ids of their code objects, if they are known."""
+        numbers = tuple([id(frame.f_code) for frame in frames]) if numbers is None else numbers
+        found = _functions.get(numbers)
+        if found is None:
+            if len(_functions) >= _MOST:  # functions that are created anew at each call
+                _functions.clear()
+            codes = tuple(frame.f_code for frame in frames)
+            owned = ((i, code) for i, code in enumerate(codes) if code.co_argcount and code is not _CALLED)
+            first = tuple((i, code.co_varnames[0]) for i, code in owned)
+            named = (CACHES, _OTHER_SEQUENCE, ("is_cross_attention",), ("context",), _LAYERS)
+            found = _functions[numbers] = cls(codes, first, *(_places(codes, names) for names in named))
+        return found
+
+
+_functions: dict[tuple[int, ...], InnerFunctions] = {}  # by the ids of their code objects: hashing those takes longer
+
+
+def _places(codes: tuple[CodeType, ...], names: tuple[str, ...]) -> Places:
+    return tuple((i, name) for i, code in enumerate(codes) for name in names if name in code.co_varnames)
+
+
+def value_of(frames: Sequence[FrameType], places: Places) -> Any:
+    """The value of the first of these local variables that is not None; None if all are."""
+    for number, name in places:
+        value = frames[number].f_locals.get(name)
+        if value is not None:
+            return value
+    return None
 
 
 @dataclass(frozen=True)
@@ -69,12 +123,14 @@ def positions_of(shape: tuple[int, ...], site: CallSite) -> Positions | None:
     """
     queries, keys = shape[2:]
     inside = list(takewhile(lambda frame: frame.f_code is not CALL, site.frames))  # of the module's own call
-    cache = _local(inside, CACHES)
+    functions = InnerFunctions.of(inside)
+    cache = value_of(inside, functions.caches)
     stack = CallStack.of(frame.f_code for frame in site.frames)
     if cache is None:
-        whole, cross = Positions(0, queries, 0, keys, queries, beams=stack.beams), attends_elsewhere(inside)
-        return replace(whole, cross=cross) if cross or queries == keys else None
-    state = state_of(cache, site.module, inside, stack)
+        cross = attends_elsewhere(inside, functions)
+        whole = cross or queries == keys
+        return Positions(0, queries, 0, keys, queries, cross=cross, beams=stack.beams) if whole else None
+    state = state_of(cache, site.module, inside, functions, stack)
     return None if state is None else positions_in(state, shape)
 
 
@@ -90,11 +146,14 @@ class CacheState(NamedTuple):
     guessed: bool
 
 
-def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], stack: CallStack) -> CacheState | None:
+def state_of(
+    cache: Any, module: nn.Module, inside: Sequence[FrameType], functions: InnerFunctions, stack: CallStack
+) -> CacheState | None:
     """The state of a cache now; None for an object that is not a cache, and for cross-attention whose queries have none.
 
     Args:
         inside: the frames of the module's own call.
+        functions: those of these frames.
         stack: the call stack around it.
     """
     own: Any = cache
@@ -102,21 +161,25 @@ def state_of(cache: Any, module: nn.Module, inside: Sequence[FrameType], stack: 
     # Few caches contain another cache. Asking their class, once, is faster than asking each object for a missing attribute.
     plain = _is_plain(kind)
     if not plain and not hasattr(cache, "get_seq_length"):
-        if not _grows(cache) or attends_elsewhere(inside) or _local(inside, ("context",)) is not None:
+        if not _grows(cache) or attends_elsewhere(inside, functions):
+            return None
+        if value_of(inside, functions.contexts) is not None:
             return None
         return CacheState(None, False, stack.beams, stack.guessed)
     if not plain or "self_attention_cache" in cache.__dict__:
         own = getattr(cache, "self_attention_cache", cache)
-    cross = attends_elsewhere(inside) or _is_named_cross(type(module).__name__)
+    cross = attends_elsewhere(inside, functions) or _is_named_cross(type(module).__name__)
     if cross and own is cache:  # it holds the other sequence, at least in this layer: Whisper, Mllama
-        length = _length_of_queries(cache, module, inside)
+        length = _length_of_queries(cache, module, inside, functions)
         if length is None:
             return None
         return CacheState(length, True, stack.beams, stack.guessed)
-    return CacheState(_length(own, module, inside), cross, stack.beams, stack.guessed)
+    return CacheState(_length(own, module, inside, functions), cross, stack.beams, stack.guessed)
 
 
-def _length_of_queries(cache: Any, module: nn.Module, inside: Sequence[FrameType]) -> int | None:
+def _length_of_queries(
+    cache: Any, module: nn.Module, inside: Sequence[FrameType], functions: InnerFunctions
+) -> int | None:
     """The length of the queries' own sequence, for cross-attention whose cache holds the other sequence in this layer.
 
     It is known to a cache for both sequences in the frames around the module's call, of which the module was given a part, or
@@ -124,9 +187,9 @@ def _length_of_queries(cache: Any, module: nn.Module, inside: Sequence[FrameType
     """
     frame, shared = inside[-1].f_back if inside else None, False
     while frame is not None:
-        around = _local([frame], CACHES)
+        around = value_of([frame], InnerFunctions.of([frame]).caches)
         if hasattr(around, "self_attention_cache"):
-            return _length(around.self_attention_cache, module, inside)
+            return _length(around.self_attention_cache, module, inside, functions)
         shared = shared or around is cache
         frame = frame.f_back
     layer = getattr(module, "layer_idx", None)
@@ -172,26 +235,14 @@ def positions_in(state: CacheState, shape: tuple[int, ...]) -> Positions | None:
     return Positions(first, queries, first_key, keys, length, True, cross, beams, guessed)
 
 
-def _local(frames: Sequence[FrameType], names: tuple[str, ...]) -> Any:
-    """The value of the first local variable with one of these names that is not None."""
-    for frame in frames:
-        found = local_variables(frame.f_code, names)
-        if found:
-            variables = frame.f_locals
-            value = next((x for name in found if (x := variables.get(name)) is not None), None)
-            if value is not None:
-                return value
-    return None
-
-
-def attends_elsewhere(frames: Sequence[FrameType]) -> bool:
+def attends_elsewhere(frames: Sequence[FrameType], functions: InnerFunctions) -> bool:
     """Whether this call is cross-attention."""
-    return _local(frames, _OTHER_SEQUENCE) is not None or bool(_local(frames, ("is_cross_attention",)))
+    return value_of(frames, functions.others) is not None or bool(value_of(frames, functions.crosses))
 
 
-def _length(cache: Any, module: nn.Module, inside: Sequence[FrameType]) -> int:
+def _length(cache: Any, module: nn.Module, inside: Sequence[FrameType], functions: InnerFunctions) -> int:
     """The number of tokens that the cache has seen, in the layer of this call if it has layers."""
-    layer = _local(inside, _LAYERS)  # of a module that several layers share (Zamba)
+    layer = value_of(inside, functions.layers)  # of a module that several layers share (Zamba)
     layer = module.__dict__.get("layer_idx") if layer is None else layer
     if type(layer) is int:
         try:

@@ -78,8 +78,10 @@ def product_error(weights: Tensor, value: Tensor, output: Tensor, rows: Selectio
     value = exact(value if everyone else shared_groups(value, heads, output.shape[1])).to(weights.dtype)
     if weights.shape[0] == value.shape[0] and weights.shape[1] % value.shape[1] == 0:
         # Query heads that share a value head become rows of one product. Repeating the values would take memory.
-        together = weights.unflatten(1, (value.shape[1], -1)).flatten(2, 3).flatten(0, 1)
-        found = products(together, value.flatten(0, 1).mT).view(*weights.shape[:3], value.shape[3])
+        (batch, count, queries, keys), of_values = weights.shape, value.shape[1]
+        together = weights.reshape(batch * of_values, count // of_values * queries, keys)
+        value = value.reshape(batch * of_values, *value.shape[2:])
+        found = products(together, value.mT).view(batch, count, queries, value.shape[2])
     else:
         found = weights @ value
     expected = selected(selected(output, 1, heads), 2, rows).to(weights.dtype)
