@@ -270,6 +270,8 @@ class TestProblems:
         (tmp_path / "train" / "b" / "notes.txt").write_text("hello")
         write(tmp_path / "train" / "loose.png", 70)
         (tmp_path / "train" / "b" / "link").symlink_to(tmp_path)
+        for added_by_systems in ("train/__MACOSX/b/1.png", "train/b/._1.png", "train/.cache/1.png"):
+            write(tmp_path / added_by_systems, 71)
         notes = " | ".join(open_data(str(tmp_path)).notes)
         assert "1 of the 3 test images are also training images" in notes
         assert "test/a/leak.png = train/a/1.png" in notes
@@ -279,6 +281,13 @@ class TestProblems:
             "3 files that are not images of a class are left out: train/b/link, train/b/notes.txt, train/loose.png"
             in notes
         )
+
+    def test_names_with_underscores_are_names_like_others(self, tmp_path):
+        photos(tmp_path, {"a": 5, "__background__": 5})
+        write(tmp_path / "a" / "__5.png", 72)
+        own = open_data(str(tmp_path))
+        assert own.classes == ("__background__", "a")
+        assert len(own.collection.labels) == 11
 
     @pytest.mark.parametrize(
         ("validation", "words"), [(5000, "5,000 validation images would"), (0.6, "a share of 0.6 for validation would")]

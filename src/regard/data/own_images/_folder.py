@@ -121,7 +121,8 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _counts(name: str) -> bool:
-    return not name.startswith((".", "__"))
+    """Whether a name is neither hidden nor one that a system adds to folders and archives."""
+    return not name.startswith(".") and name not in ("__MACOSX", "__pycache__")
 
 
 def _all_names(root: Path, folder: Path) -> list[str]:
