@@ -509,6 +509,7 @@ class TestArrays:
     def test_npz_in_any_layout(self, tmp_path):
         last = self.IMAGES.permute(0, 2, 3, 1).numpy()
         forms = [self.IMAGES.numpy(), last, last.astype(np.float32) / 255, last.astype(np.int32)]
+        forms += [last.astype(np.float64), last.astype(">u2"), last.astype(">f4") / 255]
         for number, images in enumerate(forms):
             path = tmp_path / f"{number}.npz"
             np.savez(
@@ -551,12 +552,13 @@ class TestArrays:
             ({"images": np.full((4, 6, 6), 1j), "labels": np.arange(4) % 2}, "hold complex numbers"),
             ({"images": np.zeros((4, 6, 6), np.uint8), "labels": np.eye(4)}, r"labels of shape \(4, 4\); one for"),
             ({"images": np.zeros((4, 6, 6), np.uint8), "labels": np.int64(3)}, "4 train images but 1 labels"),
+            ({"images": np.zeros((0, 6, 6), np.uint8), "labels": np.zeros(0)}, "has no classes"),
         ],
     )  # fmt: skip
     def test_refused(self, tmp_path, arrays, message):
         np.savez(tmp_path / "a.npz", **arrays)
         with pytest.raises(UnsuitableDataError, match=message):
-            open_data(str(tmp_path / "a.npz"))
+            open_data(str(tmp_path / "a.npz")).notes  # noqa: B018
 
     @pytest.mark.parametrize("name", ["a.npz", "a.safetensors", "a.pt"])
     def test_a_text_file(self, tmp_path, name):
