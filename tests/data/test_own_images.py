@@ -651,9 +651,9 @@ class TestSavedDatasets:
 
     def test_images_and_labels(self, tmp_path):
         datasets = pytest.importorskip("datasets")
-        features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
 
-        def table(count, first):
+        def table(count, first, names=("cat", "dog")):
+            features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list(names))})
             files = [write(tmp_path / "files" / f"{first + row}.png", first + row).read_bytes() for row in range(count)]
             rows = {
                 "image": [{"bytes": file, "path": None} for file in files],
@@ -669,6 +669,12 @@ class TestSavedDatasets:
         assert own.test().labels.tolist() == [0, 1, 0, 1]
         first = np.asarray(Image.open(tmp_path / "files" / "100.png"))
         assert (own.test().images[0].permute(1, 2, 0).numpy() == first).all()
+        parts["test"] = table(4, 200, ("dog", "cat"))  # the same numbers mean other classes
+        parts.save_to_disk(str(tmp_path / "other"))
+        with pytest.raises(
+            UnsuitableDataError, match=r"the classes cat, dog in 'label' of train, but the split test has not"
+        ):
+            open_data(str(tmp_path / "other"))
 
 
 def damaged_archives():
