@@ -282,6 +282,19 @@ class TestProblems:
             in notes
         )
 
+    def test_a_folder_that_may_not_be_read_is_not_left_out(self, tmp_path, monkeypatch):
+        photos(tmp_path, {"a/one": 5, "a/two": 5, "b": 5})
+        scan = os.scandir
+
+        def guarded(path):
+            if str(path).endswith("two"):
+                raise PermissionError(13, "Permission denied", path)
+            return scan(path)
+
+        monkeypatch.setattr(os, "scandir", guarded)
+        with pytest.raises(UnsuitableDataError, match=r"two may not be read"):
+            open_data(str(tmp_path))
+
     def test_names_with_underscores_are_names_like_others(self, tmp_path):
         photos(tmp_path, {"a": 5, "__background__": 5})
         write(tmp_path / "a" / "__5.png", 72)
