@@ -25,7 +25,7 @@ RESULTS = Path(__file__).parent / "results"
 def arguments(description: str, **defaults: Any) -> argparse.ArgumentParser:
     """The options every benchmark has: ``--device``, ``--threads``, ``--rounds``, ``--patience``, ``--limit``, ``--output``."""
     options = {"device": "cuda" if torch.cuda.is_available() else "cpu", "threads": 2, "rounds": 30, **defaults}
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", type=available, default=options["device"])
     parser.add_argument("--threads", type=positive, default=options["threads"], help="CPU threads")
     parser.add_argument(

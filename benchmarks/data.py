@@ -200,6 +200,10 @@ def main() -> None:
     parser.add_argument("--batch", type=positive, default=64)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
+    if options.images <= 4 * options.batch:  # a tenth is set aside, and three batches are in memory
+        parser.error(
+            f"--images must be more than four batches of {options.batch}, to be streamed, got {options.images}"
+        )
     torch.set_num_threads(options.threads)
     half = options.images * 3 * options.size**2 // 2  # less than all, so that they are streamed
     os.environ.update(REGARD_DATA_MEMORY=str(half), REGARD_DATA_WORKERS=str(options.workers))

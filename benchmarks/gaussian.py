@@ -250,7 +250,9 @@ def parts(options: Namespace, limit: Limit) -> None:
             rows = conversion(options, left, peak_bytes)
         print(f"\n{name}")
         print_table(rows, list(dict.fromkeys(key for row in rows for key in row)))
-        path = options.output if options.output and len(options.only or ()) == 1 else None
+        path = options.output  # of several tables, each has a file of its own beside it
+        if path is not None and len(options.only or ()) != 1:
+            path = path.with_stem(f"{path.stem}-{name}")
         kept = Namespace(**{**vars(options), "output": path})
         print(write(name, kept, rows, left_out=left.left_out, **more), flush=True)
         if options.device != "cpu":

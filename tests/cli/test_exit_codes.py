@@ -8,6 +8,7 @@ from regard.support.files import DiskFullError
 from regard.support.reading import UnreadableError
 from regard.training import DamagedCheckpointError, NonFiniteError
 
+LONG = "x" * 250  # as a file's name: the temporary file beside it has a longer one
 TRAIN = "train demo --smoke --accelerator cpu --no-tensorboard --folder {empty}/new"
 MISTYPED = [
     "fly",
@@ -33,6 +34,8 @@ MISTYPED = [
     f"{TRAIN} --resume {{empty}}/nothing",
     "train demo --smoke --accelerator cpu --folder {run}",
     "train demo --smoke --accelerator cpu --folder {file}",
+    f"train demo --smoke --accelerator cpu --folder new/{LONG}{LONG}",
+    f"{TRAIN} --result {{empty}}/{LONG}",
     "evaluate",
     "evaluate {empty}",
     "evaluate {empty}/nothing",
@@ -46,6 +49,7 @@ MISTYPED = [
     "report {run} {run}",
     "report {run} --lengths 4",
     "report {run} --output {empty}/new/page.txt",
+    f"report {{run}} --output {{empty}}/{LONG}.html",
     "report {run} --samples -1",
     "report {run} --query 1 1",
     "report {run} --image {empty}/none.png",

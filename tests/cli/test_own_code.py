@@ -216,6 +216,22 @@ def test_a_network_in_a_module_beside_the_recipe_is_found_again(two_files):
     assert "test accuracy" in done.stdout
 
 
+def test_an_edited_module_beside_a_recipe_is_read_again(two_files):
+    recipe, parts = two_files / "recipe.py", two_files / "parts_beside.py"
+    shutil.copy(recipe, two_files / "second.py")
+    known, text = [load_recipe(f"project/{name}.py") for name in ("recipe", "second")], parts.read_text()
+    assert load_recipe("project/recipe.py") == known[0]  # of the same class: nothing changed
+    assert known[0].network.dim == 27
+    parts.write_text(text.replace("dim: int = 27", "dim: int = 101"))
+    for name in ("recipe", "second", "recipe"):
+        assert load_recipe(f"project/{name}.py").network.dim == 101
+    parts.write_text("an error\n")
+    with pytest.raises(OwnCodeError, match="SyntaxError"):
+        load_recipe("project/recipe.py")
+    parts.write_text(text)
+    assert load_recipe("project/recipe.py").network.dim == 27
+
+
 def test_a_module_of_another_folder_is_not_taken_for_the_one_beside_the_recipe(two_files, tmp_path):
     shutil.copytree(two_files, tmp_path / "other")
     assert load_recipe("project/recipe.py").network.dim == 27

@@ -270,6 +270,8 @@ class TestProblems:
         (tmp_path / "train" / "b" / "notes.txt").write_text("hello")
         write(tmp_path / "train" / "loose.png", 70)
         (tmp_path / "train" / "b" / "link").symlink_to(tmp_path)
+        for added_by_systems in ("train/__MACOSX/b/1.png", "train/b/._1.png", "train/.cache/1.png"):
+            write(tmp_path / added_by_systems, 71)
         notes = " | ".join(open_data(str(tmp_path)).notes)
         assert "1 of the 3 test images are also training images" in notes
         assert "test/a/leak.png = train/a/1.png" in notes
@@ -279,6 +281,26 @@ class TestProblems:
             "3 files that are not images of a class are left out: train/b/link, train/b/notes.txt, train/loose.png"
             in notes
         )
+
+    def test_a_folder_that_may_not_be_read_is_not_left_out(self, tmp_path, monkeypatch):
+        photos(tmp_path, {"a/one": 5, "a/two": 5, "b": 5})
+        scan = os.scandir
+
+        def guarded(path):
+            if str(path).endswith("two"):
+                raise PermissionError(13, "Permission denied", path)
+            return scan(path)
+
+        monkeypatch.setattr(os, "scandir", guarded)
+        with pytest.raises(UnsuitableDataError, match=r"two may not be read"):
+            open_data(str(tmp_path))
+
+    def test_names_with_underscores_are_names_like_others(self, tmp_path):
+        photos(tmp_path, {"a": 5, "__background__": 5})
+        write(tmp_path / "a" / "__5.png", 72)
+        own = open_data(str(tmp_path))
+        assert own.classes == ("__background__", "a")
+        assert len(own.collection.labels) == 11
 
     @pytest.mark.parametrize(
         ("validation", "words"), [(5000, "5,000 validation images would"), (0.6, "a share of 0.6 for validation would")]
@@ -500,6 +522,7 @@ class TestArrays:
     def test_npz_in_any_layout(self, tmp_path):
         last = self.IMAGES.permute(0, 2, 3, 1).numpy()
         forms = [self.IMAGES.numpy(), last, last.astype(np.float32) / 255, last.astype(np.int32)]
+        forms += [last.astype(np.float64), last.astype(">u2"), last.astype(">f4") / 255]
         for number, images in enumerate(forms):
             path = tmp_path / f"{number}.npz"
             np.savez(
@@ -542,12 +565,13 @@ class TestArrays:
             ({"images": np.full((4, 6, 6), 1j), "labels": np.arange(4) % 2}, "hold complex numbers"),
             ({"images": np.zeros((4, 6, 6), np.uint8), "labels": np.eye(4)}, r"labels of shape \(4, 4\); one for"),
             ({"images": np.zeros((4, 6, 6), np.uint8), "labels": np.int64(3)}, "4 train images but 1 labels"),
+            ({"images": np.zeros((0, 6, 6), np.uint8), "labels": np.zeros(0)}, "has no classes"),
         ],
     )  # fmt: skip
     def test_refused(self, tmp_path, arrays, message):
         np.savez(tmp_path / "a.npz", **arrays)
         with pytest.raises(UnsuitableDataError, match=message):
-            open_data(str(tmp_path / "a.npz"))
+            open_data(str(tmp_path / "a.npz")).notes  # noqa: B018
 
     @pytest.mark.parametrize("name", ["a.npz", "a.safetensors", "a.pt"])
     def test_a_text_file(self, tmp_path, name):
@@ -640,9 +664,9 @@ class TestSavedDatasets:
 
     def test_images_and_labels(self, tmp_path):
         datasets = pytest.importorskip("datasets")
-        features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
 
-        def table(count, first):
+        def table(count, first, names=("cat", "dog")):
+            features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list(names))})
             files = [write(tmp_path / "files" / f"{first + row}.png", first + row).read_bytes() for row in range(count)]
             rows = {
                 "image": [{"bytes": file, "path": None} for file in files],
@@ -658,6 +682,12 @@ class TestSavedDatasets:
         assert own.test().labels.tolist() == [0, 1, 0, 1]
         first = np.asarray(Image.open(tmp_path / "files" / "100.png"))
         assert (own.test().images[0].permute(1, 2, 0).numpy() == first).all()
+        parts["test"] = table(4, 200, ("dog", "cat"))  # the same numbers mean other classes
+        parts.save_to_disk(str(tmp_path / "other"))
+        with pytest.raises(
+            UnsuitableDataError, match=r"the classes cat, dog in 'label' of train, but the split test has not"
+        ):
+            open_data(str(tmp_path / "other"))
 
 
 def damaged_archives():

@@ -6,8 +6,16 @@ import pytest
 import torch
 
 import regard
-from regard.training import AdamWSettings, MuonSettings, NonFiniteError, ScheduleSettings, SGDSettings
+from regard.training import (
+    AdamWSettings,
+    LostProcessError,
+    MuonSettings,
+    NonFiniteError,
+    ScheduleSettings,
+    SGDSettings,
+)
 from regard.training._average import Average
+from regard.training.events import Stepped
 
 
 def _losses(run):
@@ -124,6 +132,18 @@ class TestAverage:
         kept = run.network().state_dict()
         assert all(torch.equal(value, kept[name]) for name, value in run.checkpoint().part("average").items())
         assert any(not torch.equal(value, kept[name]) for name, value in run.checkpoint().part("network").items())
+
+
+@pytest.mark.parametrize("said", ["[/x/third_party/gloo/transport/tcp/pair.cc:537] Read error: reset by peer", "mine"])
+def test_only_a_lost_process_is_called_one_and_the_error_says_how_to_go_on(train_toy, tmp_path, said):
+    def fail(event):
+        if isinstance(event, Stepped) and event.step == 6:
+            raise RuntimeError(said)
+
+    with pytest.raises(RuntimeError) as lost:
+        train_toy(folder=tmp_path / "run", save_every=5, listeners=[fail])
+    assert type(lost.value) is (LostProcessError if "gloo" in said else RuntimeError)
+    assert ("The last checkpoint is of step 5. To resume: " in str(lost.value)) == ("gloo" in said)
 
 
 class TestNonFinite:

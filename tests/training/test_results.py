@@ -148,6 +148,13 @@ def test_what_the_first_seed_cannot_use_is_an_error_until_it_has_taken_a_step(tm
         train_seeds(dataclasses.replace(recipe, epochs=2), [1, 2], folder=tmp_path / "second", resume="auto", **QUIET)
 
 
+def test_of_several_processes_none_goes_on_alone(seeds, tmp_path, monkeypatch):
+    """The others may not have its error: they would wait for it, or mix its next seed with this one."""
+    monkeypatch.setattr("regard.training._results.several_processes", lambda: True)
+    with pytest.raises(RuntimeError, match="out of luck"):
+        train_seeds(seeds.recipe, [0, 1, 2], folder=tmp_path, **QUIET)
+
+
 def test_a_first_seed_that_cannot_be_measured_does_not_stop_the_others(seeds, monkeypatch):
     def measure(run, **options):
         if run.recipe.seed == 0:

@@ -288,6 +288,14 @@ class TestStopping:
         expected = named.format(seed="runs/toy-seeds/seed-0", all="runs/toy-seeds")
         assert resume_command("toy", 0, Path("runs/toy-seeds/seed-0")) == expected
 
+    @pytest.mark.parametrize(("world", "launcher"), [(2, ""), (6, "--nnodes 3 ")])
+    def test_the_command_to_resume_starts_as_many_processes(self, monkeypatch, world, launcher):
+        monkeypatch.setattr(sys, "argv", [str(Path(regard.__file__).parent / "__main__.py"), "train", "toy"])
+        for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": 2}.items():
+            monkeypatch.setenv(name, str(value))
+        expected = f"torchrun {launcher}--nproc-per-node 2 -m regard train toy --folder run --resume auto"
+        assert resume_command("toy", 0, Path("run")) == expected
+
 
 class TestResumeWords:
     def test_false_refuses_a_folder_that_holds_a_run(self, train_toy, copied):

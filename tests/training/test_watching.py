@@ -141,15 +141,20 @@ class TestTensorBoard:
         assert boards["sequence"].Images("attention/alignment_0")
 
     @pytest.mark.parametrize("lost", ["the last checkpoint", "all checkpoints"])
-    def test_a_resumed_run_shows_each_step_once(self, toy, tmp_path, lost):
+    def test_a_resumed_run_shows_each_step_once(self, toy, tmp_path, monkeypatch, lost):
         def train(**options):
             return regard.train(toy.toy_recipe(), folder=tmp_path, accelerator="cpu", log_every=1, **options)
 
         run = train(save_every=3, keep=4, tensorboard=True)
         for step in run.checkpoints.steps() if lost == "all checkpoints" else [12]:
             shutil.rmtree(run.checkpoints.path(step))
+        monkeypatch.setattr("time.time_ns", lambda: 10**18)  # the clock was set back
+        [earlier] = (tmp_path / "tensorboard").iterdir()
         train(save_every=3, keep=4, tensorboard=True, resume="auto")
-        assert len(list((tmp_path / "tensorboard").iterdir())) == 2
+        names = sorted(
+            path.name for path in (tmp_path / "tensorboard").iterdir()
+        )  # TensorBoard reads them in this order
+        assert (len(names), names[0]) == (2, earlier.name)
         board = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"scalars": 0})
         board.Reload()
         assert [event.step for event in board.Scalars("train/loss")] == list(range(1, 13))

@@ -158,6 +158,7 @@ def _help() -> str:
             "",
             "--import my_package.module (or a .py file) loads your own tasks and networks, for any command.",
             "REGARD_TRACEBACK=1 shows the stack trace of an error.",
-            "exit codes: 0 done; 1 the work or a check failed; 2 an argument cannot be used; 130 stopped by Ctrl-C or SIGTERM",
+            "exit codes: 0 done; 1 the work or a check failed; 2 an argument cannot be used; 130 stopped by Ctrl-C (training: "
+            "also by SIGTERM)",
         ]
     )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.support.files import check_folder, write_output
+from regard.support.files import check_folder, write_atomic, write_output
 
 MARKER = "demo.json"  # marks a folder that the demo may replace
 
@@ -76,7 +76,7 @@ def prepare(folder: Path) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARKER).write_text("{}\n", encoding="utf-8")
+    write_atomic(folder / MARKER, "{}\n")
 
 
 def worked_example() -> str:

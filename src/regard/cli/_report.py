@@ -10,7 +10,7 @@ from regard import figures
 from regard.cli._moved_images import add_data_option, open_run
 from regard.cli._page import claim_section, needed_heads, run_sections
 from regard.data import MOST_BYTES, ImageRefusedError, decode_image, fit_image
-from regard.support.files import check_writable, write_output
+from regard.support.files import check_folder, check_writable, write_output
 from regard.support.reading import read_limited
 from regard.training import Run, load_run, sweep_lengths, write_sweep
 from regard.views import attention_view, page, run_views, story
@@ -58,6 +58,8 @@ def run(arguments: Sequence[str]) -> int:
         raise ValueError("--query is a token of an image: pass the image with --image")
     if chosen.output is not None:
         check_writable("--output", chosen.output, _endings(chosen))
+    elif Path(chosen.runs[0]).is_dir():
+        check_folder("the default of --output, the run's folder", Path(chosen.runs[0]))
     if chosen.lengths:
         written = lengths_report(chosen.runs, chosen.lengths, chosen.output)
     elif len(chosen.runs) > 1:

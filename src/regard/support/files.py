@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +34,17 @@ def check_writable(name: str, path: Path, endings: Sequence[str] = ()) -> None:
     Traceback (most recent call last):
     regard.support.checks.UnusableInputError: --result must be a file, but . is a folder
     """
-    if path.is_dir():
-        raise UnusableInputError(f"{name} must be a file, but {path} is a folder")
     if endings and path.suffix.lower() not in endings:
         raise UnusableInputError(f"{name} must end in {' or '.join(endings)}, got {path}")
-    if path.exists() and not path.is_file():
-        return  # a pipe or a device
-    try:
+    with _refused(name, path):
+        if path.is_dir():
+            raise UnusableInputError(f"{name} must be a file, but {path} is a folder")
+        if path.exists() and not path.is_file():
+            return  # a pipe or a device
         path.parent.mkdir(parents=True, exist_ok=True)
+        _check_length(_aside(path).name, path.parent)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
-    except OSError as error:
-        raise UnusableInputError(f"{name} {path} cannot be written: {error.strerror or error}") from error
 
 
 def check_folder(name: str, path: Path) -> None:
@@ -60,11 +59,26 @@ def check_folder(name: str, path: Path) -> None:
     there = next((each for each in (path, *path.parents) if os.path.lexists(each)), Path())
     if not there.is_dir():
         raise UnusableInputError(f"{name} must be a folder, but {there} is a file")
-    try:
+    with _refused(name, path):
+        for part in path.relative_to(there).parts:
+            _check_length(part, there)
         with tempfile.TemporaryFile(dir=there):
             pass
+
+
+@contextmanager
+def _refused(name: str, path: Path) -> Iterator[None]:
+    """Say of an error of the system which argument it is about."""
+    try:
+        yield
     except OSError as error:
         raise UnusableInputError(f"{name} {path} cannot be written: {error.strerror or error}") from error
+
+
+def _check_length(name: str, folder: Path) -> None:
+    """Raise the system's error for a name that is too long for a file in this folder."""
+    with suppress(FileNotFoundError):
+        (folder / name).lstat()
 
 
 def finite_numbers(value: Any) -> Any:
@@ -97,7 +111,7 @@ def write_atomic(path: Path, content: bytes | str) -> None:
     ...     [path.name for path in Path(folder).iterdir()]
     ['note.txt']
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.writing")
+    aside = _aside(path)
     try:
         write_synced(aside, content.encode() if isinstance(content, str) else content)
         aside.replace(path)
@@ -106,6 +120,11 @@ def write_atomic(path: Path, content: bytes | str) -> None:
         error.filename = str(path)  # a full disk names no file
         raise
     sync_folder(path.parent)
+
+
+def _aside(path: Path) -> Path:
+    """Where this thread writes the new content of a file."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.writing")
 
 
 def write_output(path: Path, content: str) -> None:

@@ -61,6 +61,7 @@ from regard.training._results import write_sweep as write_sweep
 from regard.training._run import Run as Run
 from regard.training._run import load_run as load_run
 from regard.training._schedule import ScheduleSettings as ScheduleSettings
+from regard.training._stop import LostProcessError as LostProcessError
 from regard.training._stop import NonFiniteError as NonFiniteError
 from regard.training._stop import TrainingInterrupted as TrainingInterrupted
 from regard.training._tensorboard import sample_figures as sample_figures

@@ -29,8 +29,10 @@ class EventFile:
         except ImportError as missing:
             raise ImportError("tensorboard=True needs tensorboard: pip install 'regard[train]'") from missing
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
-        # TensorBoard reads files in the order of their names, so names must sort by time.
-        self.path = folder / f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+        # TensorBoard reads files in the order of their names, so a new one must be the last, also if the clock was set back.
+        earlier = (path.name.split(".")[3] for path in folder.glob("events.out.tfevents.*"))
+        stamp = max(time.time_ns(), *(int(name) + 1 for name in earlier if name.isdecimal()), 0)
+        self.path = folder / f"events.out.tfevents.{stamp}.{socket.gethostname()}.{os.getpid()}"
         self._size = 0
         with reporting_full_disk(folder, "event file", 0):
             folder.mkdir(parents=True, exist_ok=True)

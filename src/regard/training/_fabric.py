@@ -58,10 +58,20 @@ def start_fabric(
     return fabric
 
 
+def several_processes() -> bool:
+    """Whether this process is one of several that train together."""
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
 def is_first_process() -> bool:
     """Whether this process is the one that prints and writes files."""
-    distributed = torch.distributed
-    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
+    return not several_processes() or torch.distributed.get_rank() == 0
+
+
+def is_lost_connection(error: RuntimeError) -> bool:
+    """Whether an exchange between processes failed, as it does when one of them ends. Gloo says so in words only."""
+    return isinstance(error, getattr(torch.distributed, "DistError", ())) or "gloo/transport" in str(error)
 
 
 def _check_machine(accelerator: str, devices: int) -> None:

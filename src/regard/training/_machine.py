@@ -1,5 +1,6 @@
 """The machine, versions and command of a run."""
 
+import os
 import platform
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ import torch
 
 from regard._version import __version__
 from regard.support.text import whole_characters
+from regard.training._fabric import launched_by
 
 
 def hardware(device: torch.device, processes: int = 1) -> str:
@@ -52,17 +54,26 @@ def command() -> str:
     program = Path(sys.argv[0])
     name = [program.name]
     if program.name == "__main__.py":
-        name = ["python", "-m", _module_name(program.parent)]
+        name = [*_launcher(), "-m", _module_name(program.parent)]
     elif program.suffix == ".py":
         name = ["python", program.name if program.is_absolute() else program.as_posix()]
     return whole_characters(shlex.join([*name, *sys.argv[1:]]))
 
 
+def _launcher() -> list[str]:
+    """What runs a module: torchrun, if it has started this process as one of several."""
+    nodes = launched_by() if "TORCHELASTIC_RUN_ID" in os.environ else None
+    if nodes is None:
+        return ["python"]
+    several = ["--nnodes", str(nodes[1])] if nodes[1] > 1 else []
+    return ["torchrun", *several, "--nproc-per-node", str(nodes[0])]
+
+
 def resume_command(name: str, seed: int, folder: Path) -> str:
     """The command that resumes a run in a folder: the current command with --resume."""
     words = shlex.split(command())
-    program, rest = (words[:1], words[1:]) if words[:1] == ["regard"] else (words[:3], words[3:])
-    if program in (["regard"], ["python", "-m", "regard"], ["python", "-m", "regard.cli"]):
+    program, rest = words[: len(words) - len(sys.argv[1:])], words[len(words) - len(sys.argv[1:]) :]
+    if program == ["regard"] or program[-2:] in (["-m", "regard"], ["-m", "regard.cli"]):
         if rest[:1] == ["demo"]:
             smoke = ["--smoke"] if "--smoke" in rest else []
             return shlex.join([*program, "train", "demo", *smoke, "--folder", str(folder), "--resume", "auto"])

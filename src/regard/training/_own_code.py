@@ -25,7 +25,9 @@ from regard.training._recipe_json import modules_of
 
 REMEMBERED = "own_code.json"
 LARGEST_NOTE = 2**20
-_FILES: dict[str, tuple[ModuleType, bytes]] = {}  # imported files by path, with their text
+_FILES: dict[
+    str, tuple[ModuleType, dict[str, bytes]]
+] = {}  # imported files by path, with the texts that they are made of
 _BESIDE: dict[str, str] = {}  # modules that such a file imported from its own folder, with its path
 
 
@@ -179,22 +181,28 @@ def _remembered() -> list[str]:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file, again if its text has changed since: in a notebook, a recipe is edited and loaded in one process."""
+    """Import a file, again if its text has changed since, or that of a module which it imports from its own folder: in a
+    notebook, a recipe is edited and loaded in one process."""
     path = path.expanduser().absolute()
-    known, earlier_text = _FILES.get(str(path), (None, b""))
+    known, texts = _FILES.get(str(path), (None, {}))
     if not path.is_file():
         if known is not None:
             return known
         raise OwnCodeError(f"there is no file {path}")
-    text = path.read_bytes()
-    if known is not None and text == earlier_text:
+    changed = {file for file, text in texts.items() if _read(file) != text}
+    if known is not None and not changed:
         return known
+    text = path.read_bytes()
     name = f"{path.stem.replace('-', '_')}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None  # the name ends in .py
     module = importlib.util.module_from_spec(spec)
+    folder = str(path.parent)
+    # All of them: one that is as it was may have imported one that is not.
+    old = {each: sys.modules.pop(each) for each in _beside(folder)} if changed - {str(path)} else {}
     sys.modules[name] = module
-    folder, before = str(path.parent), set(sys.modules)
+    before = set(sys.modules)
+    importlib.invalidate_caches()
     sys.path.insert(0, folder)  # like a script, it can import modules in its folder
     try:
         # Not by the loader: it may take compiled code of the old text, if that has the same length and time.
@@ -203,17 +211,35 @@ def _import_file(path: Path) -> ModuleType:
         _check_beside(path, tree)
     except BaseException:
         del sys.modules[name]
+        sys.modules.update(old)
         if known is not None:
             sys.modules[name] = known
         raise
     finally:
         sys.path.remove(folder)
-    linecache.checkcache(str(path))  # so that tracebacks show the new text
-    for new in sys.modules.keys() - before - {name}:
-        if (getattr(sys.modules[new], "__file__", None) or "").startswith(folder + os.sep):
+    linecache.checkcache()  # so that tracebacks show the new texts
+    for new in sys.modules.keys() - before:
+        if _is_in(new, folder):
             _BESIDE.setdefault(new, str(path))
-    _FILES[str(path)] = module, text
+    files = [sys.modules[each].__file__ for each in _beside(folder)]
+    _FILES[str(path)] = module, {str(path): text, **{file: _read(file) for file in files if file}}
     return module
+
+
+def _read(file: str) -> bytes:
+    """The text of a file, empty if it is gone."""
+    return Path(file).read_bytes() if Path(file).is_file() else b""
+
+
+def _beside(folder: str) -> list[str]:
+    """The modules that files of a folder imported from it."""
+    return [name for name in _BESIDE if _is_in(name, folder)]
+
+
+def _is_in(name: str, folder: str) -> bool:
+    """Whether a module that was imported is one of a folder, without packages that are installed there."""
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    return file.startswith(folder + os.sep) and "site-packages" not in Path(file).parts
 
 
 def _check_beside(path: Path, tree: ast.Module) -> None:

@@ -18,12 +18,13 @@ from regard.support.files import finite_numbers, write_output
 from regard.support.input_errors import is_input_error
 from regard.support.text import listed
 from regard.training._evaluation import score
-from regard.training._fabric import is_first_process, start_fabric
+from regard.training._fabric import is_first_process, several_processes, start_fabric
 from regard.training._fitting import have_images_changed
 from regard.training._machine import command, commit, hardware, without
 from regard.training._progress import say
 from regard.training._recipe import Recipe
 from regard.training._run import EVALUATION, METRICS, Run, load_run
+from regard.training._stop import NonFiniteError
 from regard.training._train import train
 
 
@@ -129,8 +130,9 @@ def train_seeds(
     after_each: Callable[[SeedRuns], None] | None = None,
     **options: Any,
 ) -> SeedRuns:
-    """Train the same recipe with several seeds, each in ``folder/seed-N``. If one seed fails, the others continue. But an
-    argument with which the first seed cannot take a step is an error at once: the others could not use it, either.
+    """Train the same recipe with several seeds, each in ``folder/seed-N``. If one seed fails, the others continue; in several
+    processes only after a loss that is not finite, which they all see. But an argument with which the first seed cannot take
+    a step is an error at once: the others could not use it, either.
 
     Args:
         recipe: its own seed is replaced.
@@ -161,6 +163,8 @@ def train_seeds(
             started = trained or _logged_bytes(place) != before
             if seed == done.seeds[0] and not started and is_input_error(error):
                 raise
+            if several_processes() and not isinstance(error, NonFiniteError):
+                raise  # the others may not have this error, and would wait for this process
             done.errors[seed] = f"{type(error).__name__}: {error}"
             say(f"seed {seed} failed; continuing with the others. {done.errors[seed]}")
         if after_each is not None and done.runs:

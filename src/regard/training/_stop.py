@@ -17,6 +17,10 @@ class TrainingInterrupted(KeyboardInterrupt):
         self.step = step
 
 
+class LostProcessError(RuntimeError):
+    """Another process of the run ended, or cannot be reached."""
+
+
 class NonFiniteError(RuntimeError):
     """A loss, gradient or parameter that is infinite or not a number.
 

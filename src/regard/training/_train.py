@@ -18,7 +18,7 @@ import torch
 from regard.support.checks import check_flag, check_path, check_positive, describe, is_iterable
 from regard.support.files import DiskFullError, remove_unfinished, reporting_full_disk
 from regard.training._checkpoints import Checkpoint
-from regard.training._fabric import start_fabric
+from regard.training._fabric import is_lost_connection, start_fabric
 from regard.training._head_trajectory import layer_grids
 from regard.training._listeners import CheckpointWriter, HeadWriter, MetricsWriter, SummaryWriter, report_skipped
 from regard.training._loop import Loop
@@ -28,7 +28,7 @@ from regard.training._recipe import Recipe
 from regard.training._recipe_json import check_readable
 from regard.training._run import METRICS, Run, RunLock
 from regard.training._start import check_recipe, choose_folder, copy_checkpoint, last_checkpoint, prepare_files
-from regard.training._stop import NonFiniteError, TrainingInterrupted
+from regard.training._stop import LostProcessError, NonFiniteError, TrainingInterrupted
 from regard.training._tensorboard import TensorBoard
 from regard.training.events import Listener
 
@@ -224,6 +224,17 @@ def _explained_errors(run: Run, recipe: Recipe, first: bool) -> Iterator[None]:
         file = run.folder / "non_finite.json"
         if first:
             run.write(file.name, {"step": error.step, "indices": error.indices})
-        steps = run.checkpoints.steps()
-        last = f"The last checkpoint is of step {steps[-1]}" if steps else "No checkpoint was saved yet"
-        raise NonFiniteError(f"{error} ({last}; {file} lists all samples)", error.step, error.indices) from error
+        message = f"{error} ({_last_checkpoint(run)}; {file} lists all samples)"
+        raise NonFiniteError(message, error.step, error.indices) from error
+    except RuntimeError as error:
+        if not is_lost_connection(error):
+            raise
+        raise LostProcessError(
+            f"another process of this run ended or cannot be reached; its own message may say why. "
+            f"{_last_checkpoint(run)}. To resume: {again} ({str(error).strip():.200})"
+        ) from error
+
+
+def _last_checkpoint(run: Run) -> str:
+    steps = run.checkpoints.steps()
+    return f"The last checkpoint is of step {steps[-1]}" if steps else "No checkpoint was saved yet"

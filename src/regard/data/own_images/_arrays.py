@@ -106,7 +106,7 @@ def number_labels(where: str, labels: list[Any], classes: tuple[str, ...] | None
         return torch.tensor([numbers[value] for value in flat]), names
     if any(isinstance(value, float) and value % 1 != 0 for value in flat):
         raise UnsuitableDataError(f"labels in {where} must be whole numbers or strings")
-    found = torch.tensor([int(value) for value in flat])
+    found = torch.tensor([int(value) for value in flat], dtype=torch.int64)
     if len(found) and int(found.min()) < 0:
         raise UnsuitableDataError(f"labels in {where} must be 0 or more, got {int(found.min())}")
     count = int(found.max()) + 1 if len(found) else 0
@@ -142,11 +142,12 @@ def to_bytes(array: Any, what: str) -> Tensor:
     if array.is_floating_point():
         array = array if array.dtype == torch.float64 else array.float()  # since half precision supports few operations
         low, high = (float(value) for value in torch.aminmax(array)) if array.numel() else (0.0, 0.0)
-        if not (low >= 0 and high <= 1):
+        whole = 1 < high <= 255 and bool((array == array.round()).all())
+        if not (low >= 0 and (high <= 1 or whole)):
             raise UnsuitableDataError(
                 f"{what} hold numbers from {low:g} to {high:g}; whole numbers from 0 to 255, or others from 0 to 1, fit"
             )
-        array = (array * 255).round()
+        array = array if whole else (array * 255).round()
     elif array.is_complex() or (array.numel() and not 0 <= int(array.min()) <= int(array.max()) <= 255):
         found = "complex numbers" if array.is_complex() else f"numbers from {int(array.min())} to {int(array.max())}"
         raise UnsuitableDataError(f"{what} hold {found}; whole numbers from 0 to 255, or others from 0 to 1, fit")
@@ -200,6 +201,7 @@ def _tensor(array: Any) -> Tensor:
 
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)  # torch has the machine's byte order alone
     return torch.from_numpy(np.ascontiguousarray(array))
 
 

@@ -124,7 +124,8 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _counts(name: str) -> bool:
-    return not name.startswith((".", "__"))
+    """Whether a name is neither hidden nor one that a system adds to folders and archives."""
+    return not name.startswith(".") and name not in ("__MACOSX", "__pycache__")
 
 
 def _all_names(root: Path, folder: Path) -> list[str]:
@@ -136,7 +137,7 @@ def _images(root: Path, folder: Path) -> tuple[list[tuple[str, int, int]], list[
     """Names, sizes and dates of the images in a folder and its subfolders, and the names of other files. Links to folders
     are not followed, since they may form a cycle."""
     found, others = [], []
-    for place, folders, names in os.walk(folder):
+    for place, folders, names in os.walk(folder, onerror=_raise):  # by default it leaves out what may not be read
         others += [Path(place, name) for name in folders if Path(place, name).is_symlink()]
         for path in [Path(place, name) for name in names if _counts(name)]:
             if path.suffix.lower() in SUFFIXES:
@@ -145,6 +146,10 @@ def _images(root: Path, folder: Path) -> tuple[list[tuple[str, int, int]], list[
             else:
                 others.append(path)
     return found, [path.relative_to(root).as_posix() for path in others]
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def last_written(place: Path) -> int:

@@ -14,7 +14,7 @@ from regard.data.own_images._decode import read_headers
 from regard.data.own_images._errors import UnsuitableDataError
 from regard.data.own_images._folder import shape_of
 from regard.data.own_images._pixels import DecodedPixels
-from regard.support.text import error_in_words
+from regard.support.text import error_in_words, listed
 
 
 def is_saved_dataset(folder: Path) -> bool:
@@ -26,6 +26,12 @@ def read_saved_dataset(folder: Path, image_size: int | None) -> Collection:
     tables = _load_tables(folder)
     features = tables["train"].features
     image, label = _column(features, "Image", folder), _column(features, "ClassLabel", folder)
+    for part, table in tables.items():  # labels are numbers, which have a meaning by the names alone
+        if image not in table.features or table.features.get(label) != features[label]:
+            raise UnsuitableDataError(
+                f"{folder} has the classes {listed(features[label].names)} in {label!r} of train, but the split {part} has not: "
+                f"cast all splits to the same features before you save them"
+            )
     columns = [table.data.column(image) for table in tables.values()]  # entries are {"bytes", "path"}, not decoded
     places = [(column, row) for column in columns for row in range(len(column))]
     spans: dict[Part, torch.Tensor] = {}
