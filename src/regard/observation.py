@@ -155,7 +155,7 @@ def current_grid() -> Grid | None:
 class _Listening:
     """See :func:`listen`. A class takes less time than a generator with ``contextmanager``."""
 
-    __slots__ = ("_observer", "_token")
+    __slots__ = ("_observer",)
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -165,11 +165,11 @@ class _Listening:
         with _lock:
             _listeners += 1
             _listening = True
-        self._token = _observers.set((*_observers.get(), self._observer))
+        _observers.set((*_observers.get(), self._observer))
 
     def __exit__(self, *error: object) -> None:
         global _listeners, _listening
-        _observers.reset(self._token)
+        _observers.set(tuple(x for x in _observers.get() if x is not self._observer))
         with _lock:
             _listeners -= 1
             _listening = _listeners > 0

@@ -65,6 +65,21 @@ def test_captures_may_be_nested(model, x):
     assert torch.equal(inner[0].weights, outer["blocks.1"].calls[1].weights)
 
 
+def test_captures_may_end_in_any_order(model, x):
+    """As generators do that each have a capture."""
+    before, layer, image = untouched(), regard.GaussianAttention(8, 4, init="grid"), torch.randn(1, 4, 4, 8)
+    for module, given in 2 * [(model, x), (layer, image)]:  # the first captures learn that the model is usual
+        first, second = regard.capture(module), regard.capture(module)
+        one, two = first.__enter__(), second.__enter__()
+        module(given)
+        first.__exit__(None, None, None)
+        module(given)
+        second.__exit__(None, None, None)
+        assert (len(one[0].calls), len(two[0].calls)) == (1, 2)
+        module(given)
+        assert untouched() == before
+
+
 def test_nested_captures_on_every_path_see_the_same():
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1).eval()
     x = torch.randn(1, 4, 8)
