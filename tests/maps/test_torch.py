@@ -211,12 +211,15 @@ def test_a_mask_that_is_only_described(corner, queries):
     mask = getattr(torch.nn.attention.bias, corner)(queries, 5)
     q, k, v = heads(2, 3, queries, 8), heads(2, 3, 5, 8), heads(2, 3, 5, 8)
     found = capture_one(Fused(), q, k, v, attn_mask=mask)["Fused"]
+    model = Fused()
+    with torch.no_grad(), regard.capture(model) as dropped:
+        model(q, k, v, attn_mask=mask, dropout_p=0.5)
     behind = 0 if corner == "causal_upper_left" else 5 - queries
     keep = torch.ones(queries, 5, dtype=torch.bool).tril(behind)
     weights = reference.attention(q, k, v, keep=keep)[1]
-    torch.testing.assert_close(found.weights, weights)
-    assert found.agrees
-    model = Fused()
+    for one in (found, dropped[0]):
+        torch.testing.assert_close(one.weights, weights)
+        assert one.agrees
     for _ in range(2):  # the first capture learns that the model is usual
         with torch.no_grad(), regard.capture(model, overview=128, keep_keys=True) as maps:
             model(q, k, v, attn_mask=mask)

@@ -43,6 +43,8 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
     clean = None
     if given.get("dropout_p", 0.0) > 0:
         # The output contains dropout, so run the call again without it. That draws no random numbers.
+        if is_described(given.get("attn_mask")):
+            given["attn_mask"] = given["attn_mask"]._materialize(query.device)
         with torch.no_grad(), torch._C.DisableTorchFunction():
             clean = flat.arrange(call.function(**{**given, "dropout_p": 0.0}))
     logsumexp = call.witness.logsumexp if call.witness is not None else None
