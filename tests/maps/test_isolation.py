@@ -268,6 +268,13 @@ def test_compiled_models_before_and_during_capture(model, networks, x, fullgraph
     with regard.capture(inner) as maps:
         inner(x)
     assert list(maps) == ["blocks.0"]
+    whole = networks(2)
+    whole.compile(backend="eager")
+    for _ in range(2):  # the first capture learns, in its first pass, that the model is usual
+        with regard.capture(whole) as maps:
+            for _ in range(3):
+                whole(x)
+        assert [len(found.calls) for found in maps.values()] == [3, 3]
 
 
 def test_a_model_does_not_fail_for_being_watched(model, x, monkeypatch):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.maps._call_stack import frames_from, from_compiled_code
 from regard.maps._interception import Interceptor
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import CALL, CallSite
@@ -227,9 +228,14 @@ class LearningInterceptor(Interceptor):
         self._watch_modules(self._switch)
 
     def _switch(self, _: str) -> None:
-        """Turn the function mode off and watch operators, at the call of a module."""
+        """Turn the function mode off and watch operators, at the call of a module.
+
+        Not inside of compiled code, even if it runs as Python: when it returns, its wrapper resets the keys that are watched.
+        """
         self._end_modules()
-        if self._usual and self._may_watch(others=1) and torch._C._get_function_stack_at(0) is self:
+        if not self._usual or from_compiled_code(frames_from(sys._getframe())):
+            return
+        if self._may_watch(others=1) and torch._C._get_function_stack_at(0) is self:
             super().__exit__(None, None, None)
             self._operators = OperatorWatch(self)
 
