@@ -13,6 +13,7 @@ from torch import nn
 
 import regard
 from regard.maps import Capture, sources
+from regard.maps._operator_watch import watching_key
 
 
 def untouched():
@@ -23,6 +24,7 @@ def untouched():
         F.scaled_dot_product_attention,
         F.multi_head_attention_forward.__code__,
         torch._C._len_torch_function_stack(),
+        torch._C._dispatch_tls_is_dispatch_key_included(watching_key()),
         tuple(sys.meta_path),
     )
 
@@ -268,13 +270,20 @@ def test_compiled_models_before_and_during_capture(model, networks, x, fullgraph
     with regard.capture(inner) as maps:
         inner(x)
     assert list(maps) == ["blocks.0"]
-    whole = networks(2)
+    whole, more = networks(2), []
+    whole.register_forward_hook(lambda module, given, out: (out @ out.mT).softmax(-1) @ out if more else None)
     whole.compile(backend="eager")
     for _ in range(2):  # the first capture learns, in its first pass, that the model is usual
         with regard.capture(whole) as maps:
             for _ in range(3):
                 whole(x)
         assert [len(found.calls) for found in maps.values()] == [3, 3]
+    before = untouched()
+    more.append("not usual: the watch ends inside of the compiled code")
+    with regard.capture(whole) as maps:
+        whole(x)
+    assert len(maps) == 3
+    assert untouched() == before
 
 
 def test_a_model_does_not_fail_for_being_watched(model, x, monkeypatch):

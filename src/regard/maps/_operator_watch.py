@@ -163,6 +163,13 @@ class OperatorWatch:
         _thread.listener = None
         self._guard.__exit__(None, None, None)
 
+    @staticmethod
+    def clear() -> None:
+        """Turn the key off if it is on without a watch: compiled code in which a watch ended turns it on again at its end."""
+        key = watching_key()
+        if _thread.listener is None and torch._C._dispatch_tls_is_dispatch_key_included(key):
+            torch._C._dispatch_tls_set_dispatch_key_included(key, False)
+
 
 def is_described(mask: Any) -> bool:
     """Whether this is a mask of ``torch.nn.attention.bias``, which holds no tensor."""

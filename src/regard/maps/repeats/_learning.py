@@ -106,6 +106,7 @@ class LearningInterceptor(Interceptor):
             self._operators = None
         else:
             super().__exit__(*error)
+            OperatorWatch.clear()
 
     @staticmethod
     def _may_watch(others: int) -> bool:
