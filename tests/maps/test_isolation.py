@@ -163,6 +163,16 @@ def test_recomputation_in_the_backward_pass_is_not_counted_again(model, x):
     assert [len(found.calls) for found in maps.values()] == [1, 1, 1]
 
 
+def test_calls_after_inference_mode_are_seen(networks, x):
+    """Where inference mode ends, torch resets the keys by which operators are watched."""
+    model = networks(2)
+    with torch.no_grad(), regard.capture(model) as maps:
+        with torch.inference_mode():
+            model(x), model(x)
+        model(x), model(x[:, 1:])
+    assert [len(found.calls) for found in maps.values()] == [4, 4]
+
+
 def test_inference_mode_gives_ordinary_tensors(model, x):
     with torch.inference_mode(), regard.capture(model) as maps:
         model(x)
