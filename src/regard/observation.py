@@ -163,7 +163,7 @@ def current_grid() -> Grid | None:
 class _Listening:
     """See :func:`listen`. A class takes less time than a generator with ``contextmanager``."""
 
-    __slots__ = ("_heads", "_observer", "_token")
+    __slots__ = ("_heads", "_observer")
 
     def __init__(self, observer: Observer, heads: bool) -> None:
         self._observer, self._heads = observer, heads
@@ -174,11 +174,11 @@ class _Listening:
             _listeners += 1
             _readers += self._heads
             _listening, _reading = True, _readers > 0
-        self._token = _observers.set((*_observers.get(), self._observer))
+        _observers.set((*_observers.get(), self._observer))
 
     def __exit__(self, *error: object) -> None:
         global _listeners, _listening, _readers, _reading
-        _observers.reset(self._token)
+        _observers.set(tuple(x for x in _observers.get() if x is not self._observer))
         with _lock:
             _listeners -= 1
             _readers -= self._heads

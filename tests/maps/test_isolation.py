@@ -13,6 +13,7 @@ from torch import nn
 
 import regard
 from regard.maps import Capture, sources
+from regard.maps._operator_watch import watching_key
 
 
 def untouched():
@@ -23,6 +24,7 @@ def untouched():
         F.scaled_dot_product_attention,
         F.multi_head_attention_forward.__code__,
         torch._C._len_torch_function_stack(),
+        torch._C._dispatch_tls_is_dispatch_key_included(watching_key()),
         tuple(sys.meta_path),
     )
 
@@ -63,6 +65,21 @@ def test_captures_may_be_nested(model, x):
     assert list(inner) == ["blocks.1"]
     assert [len(found.calls) for found in outer.values()] == [3, 3, 3]
     assert torch.equal(inner[0].weights, outer["blocks.1"].calls[1].weights)
+
+
+def test_captures_may_end_in_any_order(model, x):
+    """As generators do that each have a capture."""
+    before, layer, image = untouched(), regard.GaussianAttention(8, 4, init="grid"), torch.randn(1, 4, 4, 8)
+    for module, given in 2 * [(model, x), (layer, image)]:  # the first captures learn that the model is usual
+        first, second = regard.capture(module), regard.capture(module)
+        one, two = first.__enter__(), second.__enter__()
+        module(given)
+        first.__exit__(None, None, None)
+        module(given)
+        second.__exit__(None, None, None)
+        assert (len(one[0].calls), len(two[0].calls)) == (1, 2)
+        module(given)
+        assert untouched() == before
 
 
 def test_nested_captures_on_every_path_see_the_same():
@@ -144,6 +161,16 @@ def test_recomputation_in_the_backward_pass_is_not_counted_again(model, x):
     with regard.capture(model) as maps:
         checkpoint(model, x, use_reentrant=False).sum().backward()
     assert [len(found.calls) for found in maps.values()] == [1, 1, 1]
+
+
+def test_calls_after_inference_mode_are_seen(networks, x):
+    """Where inference mode ends, torch resets the keys by which operators are watched."""
+    model = networks(2)
+    with torch.no_grad(), regard.capture(model) as maps:
+        with torch.inference_mode():
+            model(x), model(x)
+        model(x), model(x[:, 1:])
+    assert [len(found.calls) for found in maps.values()] == [4, 4]
 
 
 def test_inference_mode_gives_ordinary_tensors(model, x):
@@ -253,6 +280,20 @@ def test_compiled_models_before_and_during_capture(model, networks, x, fullgraph
     with regard.capture(inner) as maps:
         inner(x)
     assert list(maps) == ["blocks.0"]
+    whole, more = networks(2), []
+    whole.register_forward_hook(lambda module, given, out: (out @ out.mT).softmax(-1) @ out if more else None)
+    whole.compile(backend="eager")
+    for _ in range(2):  # the first capture learns, in its first pass, that the model is usual
+        with regard.capture(whole) as maps:
+            for _ in range(3):
+                whole(x)
+        assert [len(found.calls) for found in maps.values()] == [3, 3]
+    before = untouched()
+    more.append("not usual: the watch ends inside of the compiled code")
+    with regard.capture(whole) as maps:
+        whole(x)
+    assert len(maps) == 3
+    assert untouched() == before
 
 
 def test_a_model_does_not_fail_for_being_watched(model, x, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from torch.nn.attention.bias import CausalBias, causal_lower_right, causal_upper_left
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
@@ -234,6 +234,18 @@ class SoftTensor(torch.Tensor):
 def in_a_mode(model, x):
     with Softly():
         return model(x)
+
+
+def test_masks_that_call_a_kernel_directly(x, monkeypatch):
+    """As causal_lower_right does on a GPU: the operator of scaled_dot_product_attention never runs."""
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    monkeypatch.setattr(CausalBias, "_dispatch", staticmethod(lambda q, k, v, _: flash(q, k, v, is_causal=True)[0]))
+    model = nn.Sequential(Attention(lambda q, k, v, **_: F.scaled_dot_product_attention(q, k, v, mask))).eval()
+    mask = causal_lower_right(x.shape[1], x.shape[1])
+    for _ in range(3):
+        maps = capture(model, x)
+        assert not maps.missed
+        assert maps["0"].agrees
 
 
 @pytest.mark.parametrize("handled", ["lower right", "upper left", "mode", "subclass"])

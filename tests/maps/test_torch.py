@@ -211,10 +211,21 @@ def test_a_mask_that_is_only_described(corner, queries):
     mask = getattr(torch.nn.attention.bias, corner)(queries, 5)
     q, k, v = heads(2, 3, queries, 8), heads(2, 3, 5, 8), heads(2, 3, 5, 8)
     found = capture_one(Fused(), q, k, v, attn_mask=mask)["Fused"]
+    model = Fused()
+    with torch.no_grad(), regard.capture(model) as dropped:
+        model(q, k, v, attn_mask=mask, dropout_p=0.5)
     behind = 0 if corner == "causal_upper_left" else 5 - queries
     keep = torch.ones(queries, 5, dtype=torch.bool).tril(behind)
-    torch.testing.assert_close(found.weights, reference.attention(q, k, v, keep=keep)[1])
-    assert found.agrees
+    weights = reference.attention(q, k, v, keep=keep)[1]
+    for one in (found, dropped[0]):
+        torch.testing.assert_close(one.weights, weights)
+        assert one.agrees
+    for _ in range(2):  # the first capture learns that the model is usual
+        with torch.no_grad(), regard.capture(model, overview=128, keep_keys=True) as maps:
+            model(q, k, v, attn_mask=mask)
+        away = (torch.arange(5) - torch.arange(queries)[:, None] - behind).abs()
+        torch.testing.assert_close(maps[0].per_query.distance, (weights * away).sum(-1))
+        assert maps[0].latest.scores.keep is None  # a mask of all queries and keys is not formed
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

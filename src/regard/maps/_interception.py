@@ -26,7 +26,7 @@ from regard.maps._monkey_patches import (
 from regard.maps._record import AttentionRecord, Computation
 from regard.maps._shapes import why_unreadable
 from regard.maps._silent_modules import is_foreign, may_attend, says_attention
-from regard.maps._torch_modes import in_backward
+from regard.maps._torch_modes import in_backward, remove_function_mode
 from regard.maps.sources import (
     KERNELS_WITH_LOGSUMEXP,
     PYTHON_FUNCTIONS,
@@ -75,6 +75,9 @@ class Interceptor(InterceptorParts):
         self.prepare()
         self.silent.find()
         return super().__enter__()  # type: ignore[no-any-return]
+
+    def __exit__(self, *error: Any) -> None:
+        remove_function_mode(self)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

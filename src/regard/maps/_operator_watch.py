@@ -53,6 +53,10 @@ class OperatorListener(Protocol):
         """Run the call of an operator and return its output."""
         ...
 
+    def watch_everything(self) -> None:
+        """Stop watching operators: a call may not arrive at them."""
+        ...
+
 
 class _ListenerOfThread(threading.local):
     def __init__(self) -> None:
@@ -117,6 +121,9 @@ def _attention_kernel(usual: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         listener, declined = _thread.listener, _thread.declined
         _thread.declined = False
+        if len(args) > 3 and is_described(args[3]):  # it did not know the original function, see _Shortcut.paused
+            with torch._C._EnableTorchFunction():
+                return _ask_listener(*args, **kwargs)
         if listener is not None and not declined and not is_hidden():
             out = listener.attention_called(args, kwargs, sys._getframe(1))
             if out is not None:
@@ -137,7 +144,7 @@ class OperatorWatch:
     Most models look ``scaled_dot_product_attention`` up in ``torch.nn.functional``. So that attribute is replaced by a function
     that asks the listener at once, which is faster than returning to Python from an operator. Models that hold a reference to
     the original function, and calls that repeat no earlier one, arrive at the operator. So do calls that a function mode or
-    a tensor subclass handles, such as the masks of ``torch.nn.attention.bias``.
+    a tensor subclass handles, except those with a mask of ``torch.nn.attention.bias``, which call kernels directly.
     """
 
     def __init__(self, listener: OperatorListener) -> None:
@@ -155,6 +162,18 @@ class OperatorWatch:
         _shortcut.end()
         _thread.listener = None
         self._guard.__exit__(None, None, None)
+
+    @staticmethod
+    def clear() -> None:
+        """Turn the key off if it is on without a watch: compiled code in which a watch ended turns it on again at its end."""
+        key = watching_key()
+        if _thread.listener is None and torch._C._dispatch_tls_is_dispatch_key_included(key):
+            torch._C._dispatch_tls_set_dispatch_key_included(key, False)
+
+
+def is_described(mask: Any) -> bool:
+    """Whether this is a mask of ``torch.nn.attention.bias``, which holds no tensor."""
+    return hasattr(mask, "seq_len_kv")
 
 
 class _Shortcut:
@@ -212,10 +231,12 @@ def _ask_listener(*args: Any, **kwargs: Any) -> Any:
     """Run a repeated call by the listener, and every other call by the operator."""
     if torch.compiler.is_compiling():  # another thread compiles while this one watches
         return _ORIGINAL(*args, **kwargs)
+    listener = _thread.listener
     if has_torch_function((*args, *kwargs.values())):
+        if listener is not None and is_described(args[3] if len(args) > 3 else kwargs.get("attn_mask")):
+            listener.watch_everything()
         with _shortcut.paused():
             return _ORIGINAL(*args, **kwargs)
-    listener = _thread.listener
     if listener is not None and len(args) == 3 and not is_hidden():
         # The arguments as the operator would pass them, all by position.
         get = kwargs.get

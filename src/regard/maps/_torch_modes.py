@@ -47,3 +47,14 @@ def in_backward() -> bool:
 
 
 backward_pass, NO_PASS = torch._C._current_graph_task_id, -1  # for code that has no time to call a Python function
+
+
+def remove_function_mode(mode: torch.overrides.TorchFunctionMode) -> None:
+    """Take a function mode off the stack of this thread. Modes that were entered later, and that are not left yet, stay."""
+    later: list[torch.overrides.TorchFunctionMode] = []
+    found = torch.overrides._pop_mode()
+    while found is not mode and torch._C._len_torch_function_stack():
+        later.append(found)
+        found = torch.overrides._pop_mode()
+    for other in reversed(later):
+        torch.overrides._push_mode(other)

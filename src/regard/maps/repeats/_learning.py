@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.maps._call_stack import frames_from, from_compiled_code
 from regard.maps._interception import Interceptor
 from regard.maps._listener import RecordListener
 from regard.maps._module_names import CALL, CallSite
@@ -82,6 +83,7 @@ class LearningInterceptor(Interceptor):
         self._operators: OperatorWatch | None = None  # None while the function mode is on
         self._modules: ModuleWatch | None = None
         self._began = False
+        self._inference = False  # whether inference mode was on where the capture began
         self._seen: set[str] = set()  # modules that attended while the function mode was on
         self._repeated = RepeatedCalls(self.names, self.layouts, listener.wants, listener.repeats)
         self._take = None if listener.repeats is None else listener.repeats.take
@@ -96,6 +98,8 @@ class LearningInterceptor(Interceptor):
 
     def __enter__(self) -> "LearningInterceptor":
         first, self._began = not self._began, True
+        if first:
+            self._inference = torch.is_inference_mode_enabled()
         if first and self._known is not None and self._may_watch(others=0):
             self._watch_modules(self.silent.ran)
             self._operators = OperatorWatch(self)
@@ -112,6 +116,7 @@ class LearningInterceptor(Interceptor):
             self._operators = None
         else:
             super().__exit__(*error)
+            OperatorWatch.clear()
 
     @staticmethod
     def _may_watch(others: int) -> bool:
@@ -234,9 +239,18 @@ class LearningInterceptor(Interceptor):
         self._watch_modules(self._switch)
 
     def _switch(self, _: str) -> None:
-        """Turn the function mode off and watch operators, at the call of a module."""
+        """Turn the function mode off and watch operators, at the call of a module.
+
+        Not inside of compiled code, even if it runs as Python, nor in an inference mode that began inside of the capture: where
+        these end, torch resets the keys that are watched.
+        """
         self._end_modules()
-        if self._usual and self._may_watch(others=1) and torch._C._get_function_stack_at(0) is self:
+        resets = torch.is_inference_mode_enabled() != self._inference or from_compiled_code(
+            frames_from(sys._getframe())
+        )
+        if resets or not self._usual:
+            return
+        if self._may_watch(others=1) and torch._C._get_function_stack_at(0) is self:
             super().__exit__(None, None, None)
             self._operators = OperatorWatch(self)
 

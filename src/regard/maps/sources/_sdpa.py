@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.maps._operator_watch import is_described
 from regard.maps._record import AttentionRecord
 from regard.maps.sources._function_call import FunctionCall, kernel_record
 from regard.maps.sources._gathered import as_read
@@ -31,17 +32,21 @@ def sdpa(call: FunctionCall) -> AttentionRecord:
     reading = _reading(call, query, key, value)
     flat = reading.without_queries
     query, key, value, output = (flat.arrange(x) for x in (query, key, value, out))
-    if mask is not None and hasattr(mask, "_materialize"):  # a mask of torch.nn.attention.bias, which holds no tensor
-        mask = mask._materialize(query.device)
+    band = Band(right=0) if given.get("is_causal") else None
+    if mask is not None and is_described(mask):
+        at_end = mask.variant.name == "LOWER_RIGHT"
+        band = Band(right=0, shift=mask.seq_len_kv - mask.seq_len_q if at_end else 0)
+        mask = None
     if mask is not None and mask.ndim != 2:
         mask = _with_axes(mask, out, flat)
     keep = mask if mask is not None and mask.dtype is torch.bool else None
     clean = None
     if given.get("dropout_p", 0.0) > 0:
         # The output contains dropout, so run the call again without it. That draws no random numbers.
+        if is_described(given.get("attn_mask")):
+            given["attn_mask"] = given["attn_mask"]._materialize(query.device)
         with torch.no_grad(), torch._C.DisableTorchFunction():
             clean = flat.arrange(call.function(**{**given, "dropout_p": 0.0}))
-    band = Band(right=0) if given.get("is_causal") else None
     logsumexp = call.witness.logsumexp if call.witness is not None else None
     record = kernel_record(
         call,
