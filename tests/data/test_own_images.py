@@ -212,7 +212,10 @@ class TestProblems:
     @pytest.mark.parametrize(
         ("counts", "message"),
         [
-            ({"images/cat": 3, "images/dog": 3}, "only the class 'images': if the folders in it are the classes, pass .*/images"),
+            (
+                {"images/cat": 3, "images/dog": 3},
+                "only the class 'images': if the folders in it are the classes, pass .*/images",
+            ),
             ({"train/only": 3}, "only the class 'only'$"),
             ({"train/a": 3, "train/b": 3, "test/c": 1}, "images of 'c' for validation or test, but none for training"),
             ({"test/a": 3, "test/b": 3}, "no folder train/"),
@@ -271,7 +274,12 @@ class TestProblems:
         (tmp_path / "train" / "b" / "notes.txt").write_text("hello")
         write(tmp_path / "train" / "loose.png", 70)
         (tmp_path / "train" / "b" / "link").symlink_to(tmp_path)
-        for added_by_systems in ("train/__MACOSX/b/1.png", "train/b/._1.png", "train/.cache/1.png", "train/a/.old/1.png"):
+        for added_by_systems in (
+            "train/__MACOSX/b/1.png",
+            "train/b/._1.png",
+            "train/.cache/1.png",
+            "train/a/.old/1.png",
+        ):
             write(tmp_path / added_by_systems, 71)
         own = open_data(str(tmp_path))
         assert len(own.collection.labels) == 14

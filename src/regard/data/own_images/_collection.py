@@ -125,7 +125,9 @@ def check(collection: Collection) -> list[str]:
         only = Path(collection.where, *classes)
         hint = f": if the folders in it are the classes, pass {only}" if only.is_dir() else ""
         raise UnsuitableDataError(
-            f"{collection.where} has only the class {classes[0]!r}{hint}" if classes else f"{collection.where} has no classes"
+            f"{collection.where} has only the class {classes[0]!r}{hint}"
+            if classes
+            else f"{collection.where} has no classes"
         )
     if broken := [name for name in classes if name != whole_characters(name)]:
         raise UnsuitableDataError(f"{collection.where} has names that are no complete Unicode: {_classes(broken)}")
