@@ -34,11 +34,11 @@ def check_writable(name: str, path: Path, endings: Sequence[str] = ()) -> None:
     Traceback (most recent call last):
     regard.support.checks.UnusableInputError: --result must be a file, but . is a folder
     """
-    if endings and path.suffix.lower() not in endings:
-        raise UnusableInputError(f"{name} must end in {' or '.join(endings)}, got {path}")
     with _refused(name, path):
         if path.is_dir():
             raise UnusableInputError(f"{name} must be a file, but {path} is a folder")
+        if endings and path.suffix.lower() not in endings:
+            raise UnusableInputError(f"{name} must end in {' or '.join(endings)}, got {path}")
         if path.exists() and not path.is_file():
             return  # a pipe or a device
         path.parent.mkdir(parents=True, exist_ok=True)
