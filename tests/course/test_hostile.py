@@ -2,10 +2,13 @@
 
 import re
 import sys
+import time
 
 import course_notebooks as course
 import pytest
 from hostile import HOSTILE
+
+from regard.course.grading import Submission
 
 
 def test_there_are_thirty():
@@ -25,6 +28,13 @@ def test_after_all_of_them_an_honest_submission_gets_full_marks():
     course.result_of(name, "softargmax", [HOSTILE["kills the others"].cell])
     marks = course.marks_of(name, course.right_cells(name))
     assert marks.points == marks.possible
+
+
+def test_a_long_line_that_is_no_python_is_read_in_linear_time():
+    """It is read in the grader's own process, which has no limit."""
+    begin = time.process_time()
+    Submission([("code", " " * 60_000 + "$")])
+    assert time.process_time() - begin < 5
 
 
 def test_a_loop_costs_its_own_points_only():

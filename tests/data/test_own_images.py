@@ -212,7 +212,11 @@ class TestProblems:
     @pytest.mark.parametrize(
         ("counts", "message"),
         [
-            ({"only": 3}, "only the class 'only'"),
+            (
+                {"images/cat": 3, "images/dog": 3},
+                "only the class 'images': if the folders in it are the classes, pass .*/images",
+            ),
+            ({"train/only": 3}, "only the class 'only'$"),
             ({"train/a": 3, "train/b": 3, "test/c": 1}, "images of 'c' for validation or test, but none for training"),
             ({"test/a": 3, "test/b": 3}, "no folder train/"),
             ({"train/a": 2, "training/a": 2}, "several folders for one part"),
@@ -270,9 +274,16 @@ class TestProblems:
         (tmp_path / "train" / "b" / "notes.txt").write_text("hello")
         write(tmp_path / "train" / "loose.png", 70)
         (tmp_path / "train" / "b" / "link").symlink_to(tmp_path)
-        for added_by_systems in ("train/__MACOSX/b/1.png", "train/b/._1.png", "train/.cache/1.png"):
+        for added_by_systems in (
+            "train/__MACOSX/b/1.png",
+            "train/b/._1.png",
+            "train/.cache/1.png",
+            "train/a/.old/1.png",
+        ):
             write(tmp_path / added_by_systems, 71)
-        notes = " | ".join(open_data(str(tmp_path)).notes)
+        own = open_data(str(tmp_path))
+        assert len(own.collection.labels) == 14
+        notes = " | ".join(own.notes)
         assert "1 of the 3 test images are also training images" in notes
         assert "test/a/leak.png = train/a/1.png" in notes
         assert "no test image of class 'b'" in notes
@@ -682,12 +693,15 @@ class TestSavedDatasets:
         assert own.test().labels.tolist() == [0, 1, 0, 1]
         first = np.asarray(Image.open(tmp_path / "files" / "100.png"))
         assert (own.test().images[0].permute(1, 2, 0).numpy() == first).all()
-        parts["test"] = table(4, 200, ("dog", "cat"))  # the same numbers mean other classes
-        parts.save_to_disk(str(tmp_path / "other"))
-        with pytest.raises(
-            UnsuitableDataError, match=r"the classes cat, dog in 'label' of train, but the split test has not"
-        ):
-            open_data(str(tmp_path / "other"))
+        others = table(4, 200, ("dog", "cat"))  # the same numbers mean other classes
+        paths = table(4, 200).remove_columns("image").add_column("image", ["200.png"] * 4)
+        for number, test in enumerate((others, paths)):
+            parts["test"] = test
+            parts.save_to_disk(str(tmp_path / f"other{number}"))
+            with pytest.raises(
+                UnsuitableDataError, match=r"and the classes cat, dog in 'label' of train, but the split test has not"
+            ):
+                open_data(str(tmp_path / f"other{number}"))
 
 
 def damaged_archives():

@@ -24,7 +24,7 @@ def test_the_number_of_seeds_is_said(name):
     assert re.search(r"\b(one seed|(two|three|four|five) seeds)\b", text)
 
 
-@pytest.mark.parametrize("name", [name for name in MEASURED if "benchmarks/results/" in recipes.summary(name)])
+@pytest.mark.parametrize("name", MEASURED)
 def test_accuracy_spread_and_seeds_are_those_of_the_file(pytestconfig, name):
     text = " ".join(recipes.summary(name).split())
     text = text[text.index("Expected:") :]
@@ -40,3 +40,10 @@ def test_accuracy_spread_and_seeds_are_those_of_the_file(pytestconfig, name):
     if (seconds := re.search(r"([\d.]+) s of training", text)) is not None:
         known = [each for each in file["train_seconds"] if each is not None]
         assert f"{statistics.mean(known):.{len(seconds[1].partition('.')[2])}f}" == seconds[1]
+
+
+def test_the_run_that_is_shipped_has_the_accuracy_of_its_recipe(pytestconfig):
+    shown = re.search(
+        r"validation accuracy ([\d.]+) %.*\((src/\S+)\)", " ".join(recipes.summary("cifar10-small").split())
+    )
+    assert _close(json.loads((pytestconfig.rootpath / shown[2]).read_text())["validation_accuracy"], shown[1])

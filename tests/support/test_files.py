@@ -5,7 +5,9 @@ import os
 import threading
 
 import pytest
+import torch
 
+import regard
 from regard.support.files import (
     DiskFullError,
     check_writable,
@@ -34,6 +36,25 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch, failing):
     with pytest.raises(OSError, match="No space left"):
         write_atomic(tmp_path / "file", b"new")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"old")]
+
+
+def test_a_view_or_figure_that_cannot_be_written_keeps_the_old_one(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    weights = torch.eye(3)[None]
+    writes = {
+        "page.html": regard.show(weights).save,
+        "view.png": regard.show(weights).save,
+        "map.svg": lambda path: regard.figures.gelu(path=path),
+    }
+    for name in writes:
+        (tmp_path / name).write_bytes(b"old")
+    monkeypatch.setattr("os.fsync", full)
+    for name, write in writes.items():
+        with pytest.raises(OSError, match=f"No space left on device: .*{name}"):
+            write(tmp_path / name)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(writes, b"old")
 
 
 def test_concurrent_writers_leave_one_complete_file(tmp_path):

@@ -143,6 +143,7 @@ def test_only_a_lost_process_is_called_one_and_the_error_says_how_to_go_on(train
     with pytest.raises(RuntimeError) as lost:
         train_toy(folder=tmp_path / "run", save_every=5, listeners=[fail])
     assert type(lost.value) is (LostProcessError if "gloo" in said else RuntimeError)
+    assert said in str(lost.value)
     assert ("The last checkpoint is of step 5. To resume: " in str(lost.value)) == ("gloo" in said)
 
 

@@ -10,6 +10,7 @@ from regard import figures
 from regard.cli._moved_images import add_data_option, open_run
 from regard.cli._page import claim_section, needed_heads, run_sections
 from regard.data import MOST_BYTES, ImageRefusedError, decode_image, fit_image
+from regard.figures.style import save_figure
 from regard.support.files import check_folder, check_writable, write_output
 from regard.support.reading import read_limited
 from regard.training import Run, load_run, sweep_lengths, write_sweep
@@ -108,7 +109,7 @@ def image_report(run: Run, image: Path, query: Sequence[int] | None, output: Pat
         raise ValueError(f"the network of {run.folder} has no attention between positions of an image")
     output.parent.mkdir(parents=True, exist_ok=True)
     if output.suffix.lower() == ".png":
-        figure.savefig(output, dpi=150)
+        save_figure(figure, output)
         return output
     guesses = ", ".join(f"{guess['label']} ({guess['chance']:.0%})" for guess in seen.answer["guesses"][:3])
     body = page.paragraph(f"Classified as: {guesses}.") + page.picture(figure, "where each head looks")

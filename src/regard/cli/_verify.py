@@ -130,6 +130,7 @@ def _clear() -> None:
 
 def _show(row: "Row", path: Path | None) -> None:
     from regard.claims import details, picture
+    from regard.figures.style import save_figure
 
     print(details(row))
     figure = picture(row)
@@ -140,7 +141,7 @@ def _show(row: "Row", path: Path | None) -> None:
         return
     path = path or _folder() / f"{row.claim.id}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
     print(f"Picture: {path}")
 
 

@@ -12,6 +12,7 @@ from regard.figures._plain_labels import plain_label as plain_label
 from regard.figures._plain_labels import text_width as text_width
 from regard.figures._wrapped_texts import wrap_texts
 from regard.support.checks import check_path
+from regard.support.files import open_output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
@@ -48,8 +49,16 @@ def finish(figure: Figure, path: PathArgument) -> Figure:
     if path is not None:
         check_path("path", path)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(Path(path), dpi=150)
+        save_figure(figure, Path(path))
     return figure
+
+
+def save_figure(figure: Figure, path: Path, *, dpi: int = 150) -> None:
+    """Write a figure completely or not at all. The suffix of the path is the format; without one,
+    matplotlib's default is added."""
+    path = path if path.suffix else path.with_name(f"{path.name}.{figure.canvas.get_default_filetype()}")
+    with open_output(path) as file:
+        figure.savefig(file, format=path.suffix[1:], dpi=dpi)
 
 
 def tidy(panel: Axes, *, title: str, x: str, y: str) -> None:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from regard.support.checks import UnusableInputError
 from regard.support.text import format_size
@@ -111,13 +111,25 @@ def write_atomic(path: Path, content: bytes | str) -> None:
     ...     [path.name for path in Path(folder).iterdir()]
     ['note.txt']
     """
+    with _replacement(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def _replacement(path: Path) -> Iterator[BinaryIO]:
+    """A file that replaces another one if the block ends without an error."""
     aside = _aside(path)
     try:
-        write_synced(aside, content.encode() if isinstance(content, str) else content)
+        with aside.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        error.filename = str(path)  # a full disk names no file
+    except BaseException as error:
+        with suppress(OSError):
+            aside.unlink()
+        if isinstance(error, OSError) and error.filename in (None, str(aside)):
+            error.filename = str(path)  # a full disk names no file
         raise
     sync_folder(path.parent)
 
@@ -127,16 +139,23 @@ def _aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.writing")
 
 
-def write_output(path: Path, content: str) -> None:
-    """Write a file that the user named, completely or not at all. A link, pipe or device such as ``/dev/stdout`` is not
-    replaced, but written to.
+@contextmanager
+def open_output(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that the user named, which is written completely or not at all. A link, pipe or device such as
+    ``/dev/stdout`` is not replaced, but written to.
 
-    >>> write_output(Path("/dev/null"), "nothing")
+    >>> with open_output(Path("/dev/null")) as file:
+    ...     _ = file.write(b"nothing")
     """
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        path.write_text(content, encoding="utf-8")
-    else:
-        write_atomic(path, content)
+    is_replaced = not path.is_symlink() and (path.is_file() or not path.exists())
+    with _replacement(path) if is_replaced else path.open("wb") as file:
+        yield file
+
+
+def write_output(path: Path, content: str) -> None:
+    """Write a text to :func:`open_output`."""
+    with open_output(path) as file:
+        file.write(content.encode())
 
 
 def remove_unfinished(folder: Path) -> None:

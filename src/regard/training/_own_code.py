@@ -25,9 +25,8 @@ from regard.training._recipe_json import modules_of
 
 REMEMBERED = "own_code.json"
 LARGEST_NOTE = 2**20
-_FILES: dict[
-    str, tuple[ModuleType, dict[str, bytes]]
-] = {}  # imported files by path, with the texts that they are made of
+# Imported files by path, with the texts that they are made of: their own, and those of modules beside them.
+_FILES: dict[str, tuple[ModuleType, dict[str, bytes]]] = {}
 _BESIDE: dict[str, str] = {}  # modules that such a file imported from its own folder, with its path
 
 

@@ -18,7 +18,7 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 
 class LostProcessError(RuntimeError):
-    """Another process of the run ended, or cannot be reached."""
+    """An exchange with the other processes of a run failed, as it does when one of them ends."""
 
 
 class NonFiniteError(RuntimeError):

@@ -230,8 +230,8 @@ def _explained_errors(run: Run, recipe: Recipe, first: bool) -> Iterator[None]:
         if not is_lost_connection(error):
             raise
         raise LostProcessError(
-            f"another process of this run ended or cannot be reached; its own message may say why. "
-            f"{_last_checkpoint(run)}. To resume: {again} ({str(error).strip():.200})"
+            f"an exchange with the other processes of this run failed: one may have ended, and its own message say why. "
+            f"{_last_checkpoint(run)}. To resume: {again} ({str(error).strip():.500})"
         ) from error
 
 

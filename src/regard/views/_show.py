@@ -8,8 +8,10 @@ from typing import Any
 from torch import nn
 
 from regard.analysis import WordMaps
+from regard.figures.style import save_figure
 from regard.maps import Maps, Segment, find_segments
 from regard.support.checks import check_choice, check_flag, check_path, check_text, describe
+from regard.support.files import open_output
 from regard.views import (
     _comparison,
     _convolution,
@@ -97,18 +99,20 @@ class Show:
             _static_figure.check_options(figure)
             drawn = _static_figure.figure(self.payload, title=title, **figure)
             path.parent.mkdir(parents=True, exist_ok=True)
-            drawn.savefig(path, dpi=300)
+            save_figure(drawn, path, dpi=300)
             return path
         if kind not in (".html", ".htm"):
             raise ValueError(f"path must end in .html, .svg, .pdf or .png, got {str(path)!r}")
         if figure:
             raise TypeError(f"{', '.join(figure)} is only for a figure (.svg, .pdf, .png), got {path.name}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8") as file:
-            if self.view == "story":
-                file.write(self.html(title))
-            else:
-                file.writelines(document_pieces([self.payload], title or f"{self.title} · regard"))
+        pieces = (
+            [self.html(title)]
+            if self.view == "story"
+            else document_pieces([self.payload], title or f"{self.title} · regard")
+        )
+        with open_output(path) as file:
+            file.writelines(piece.encode() for piece in pieces)
         return path
 
     def _repr_mimebundle_(self, **options: Any) -> Any:

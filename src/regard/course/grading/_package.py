@@ -69,7 +69,7 @@ class Package:
             fields = json.loads(text)
             return cls(**{**fields, "questions": [Question(**each) for each in fields["questions"]]})
         except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"this is not a file of checks made by make course: {error}") from None
+            raise ValueError(f"this is not a file of checks made by make course of this version: {error}") from None
 
     @classmethod
     def read(cls, path: Path) -> "Package":

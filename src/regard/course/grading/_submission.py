@@ -143,11 +143,12 @@ def _without_magic(source: str) -> str:
             ast.parse("\n".join(lines))
         except SyntaxError as error:
             number = min(error.lineno or 1, len(lines)) - 1
-            line = lines[number]
-            if timed := re.fullmatch(r"(\s*)%time\s+([^-].*)", line):  # what it runs stays in the notebook
-                lines[number] = timed[1] + timed[2]
-            elif command := re.fullmatch(r"(\s*)(([\w, ]+=\s*)?[%!].*|\?.*|[\w.]+\?\??\s*)", line):
-                lines[number] = f"{command[1]}pass"
+            line = lines[number].strip()  # with its indent, the second pattern would take quadratic time
+            indent = lines[number][: -len(lines[number].lstrip())]
+            if timed := re.fullmatch(r"%time\s+([^-].*)", line):  # what it runs stays in the notebook
+                lines[number] = indent + timed[1]
+            elif re.fullmatch(r"([\w, ]+=\s*)?[%!].*|\?.*|[\w.]+\?\??", line):
+                lines[number] = f"{indent}pass"
             else:
                 break
         except (ValueError, RecursionError, MemoryError):

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -121,8 +122,12 @@ def check(collection: Collection) -> list[str]:
     """Refuse data that cannot be trained on; return a sentence about each other problem."""
     labels, classes, parts = collection.labels, collection.classes, collection.parts
     if len(classes) < 2:
+        only = Path(collection.where, *classes)
+        hint = f": if the folders in it are the classes, pass {only}" if only.is_dir() else ""
         raise UnsuitableDataError(
-            f"{collection.where} has only the class {classes[0]!r}" if classes else f"{collection.where} has no classes"
+            f"{collection.where} has only the class {classes[0]!r}{hint}"
+            if classes
+            else f"{collection.where} has no classes"
         )
     if broken := [name for name in classes if name != whole_characters(name)]:
         raise UnsuitableDataError(f"{collection.where} has names that are no complete Unicode: {_classes(broken)}")

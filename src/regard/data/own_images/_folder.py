@@ -138,6 +138,7 @@ def _images(root: Path, folder: Path) -> tuple[list[tuple[str, int, int]], list[
     are not followed, since they may form a cycle."""
     found, others = [], []
     for place, folders, names in os.walk(folder, onerror=_raise):  # by default it leaves out what may not be read
+        folders[:] = filter(_counts, folders)  # os.walk does not enter the others
         others += [Path(place, name) for name in folders if Path(place, name).is_symlink()]
         for path in [Path(place, name) for name in names if _counts(name)]:
             if path.suffix.lower() in SUFFIXES:

@@ -27,10 +27,10 @@ def read_saved_dataset(folder: Path, image_size: int | None) -> Collection:
     features = tables["train"].features
     image, label = _column(features, "Image", folder), _column(features, "ClassLabel", folder)
     for part, table in tables.items():  # labels are numbers, which have a meaning by the names alone
-        if image not in table.features or table.features.get(label) != features[label]:
+        if type(table.features.get(image)) is not type(features[image]) or table.features.get(label) != features[label]:
             raise UnsuitableDataError(
-                f"{folder} has the classes {listed(features[label].names)} in {label!r} of train, but the split {part} has not: "
-                f"cast all splits to the same features before you save them"
+                f"{folder} has images in {image!r} and the classes {listed(features[label].names)} in {label!r} of train, "
+                f"but the split {part} has not: cast all splits to the same features before you save them"
             )
     columns = [table.data.column(image) for table in tables.values()]  # entries are {"bytes", "path"}, not decoded
     places = [(column, row) for column in columns for row in range(len(column))]
