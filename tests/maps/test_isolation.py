@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import regard
-from regard.maps import Capture, sources
+from regard.maps import Capture, _monkey_patches, sources
 from regard.maps._operator_watch import watching_key
 
 
@@ -80,6 +81,19 @@ def test_captures_may_end_in_any_order(model, x):
         assert (len(one[0].calls), len(two[0].calls)) == (1, 2)
         module(given)
         assert untouched() == before
+
+
+def test_finalizers_may_use_tensors_while_a_capture_ends(model, x):
+    """As the garbage collector may run them at any time."""
+    for _ in range(3):
+        sums = []
+        with regard.capture(model):
+            model(x)
+            interceptor = _monkey_patches._thread.interceptors[-1]
+            interceptor.prepare()
+            weakref.finalize(interceptor.handwritten, lambda found=sums: found.append(torch.ones(2).sum().item()))
+        assert sums == [2]
+        del interceptor
 
 
 def test_nested_captures_on_every_path_see_the_same():

@@ -26,8 +26,9 @@ def intercept(
         by: the class of the interceptor.
     """
     interceptor = by(model, listener, keeps_path)
-    with Patched(interceptor), listen(interceptor), interceptor:
+    with Patched(interceptor), listen(interceptor):
         try:
-            yield interceptor
-        finally:
+            with interceptor:
+                yield interceptor
+        finally:  # when the mode sees nothing more: finalizers that run here may call torch functions
             interceptor.finish()
