@@ -157,6 +157,24 @@ def test_the_same_model_in_two_threads_overlapping_in_any_order(model, x):
     assert untouched() == before
 
 
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_capture_that_ends_in_another_thread_leaves_the_captures_of_that_thread(networks, x, learned):
+    """As that of a generator, which a server may resume in any thread."""
+    before, begun, models = untouched(), [], (networks(1), networks(2))
+    for model in models if learned else ():
+        with regard.capture(model):
+            model(x)
+    thread = threading.Thread(target=lambda: begun.append((capture := regard.capture(models[0]), capture.__enter__())))
+    thread.start()
+    thread.join()
+    with regard.capture(models[1]) as maps:
+        with pytest.raises(RuntimeError, match="must end in the thread in which it began"):
+            begun[0][0].__exit__(None, None, None)
+        models[1](x)
+    assert len(maps) == 2
+    assert untouched() == before
+
+
 def test_gradients_flow_as_before_and_maps_hold_no_graph(model, x):
     x.requires_grad_()
     expected = torch.autograd.grad(model(x).square().sum(), [x, *model.parameters()])
