@@ -177,6 +177,38 @@ def test_what_is_known_of_attention_by_hand_is_that_of_the_model_as_it_is(x, sam
     assert len(compared) == 3
 
 
+class OfImages(nn.Module):
+    """States how its 16 tokens lie on an image, in a tuple and in a configuration."""
+
+    def __init__(self, layer, configured):
+        super().__init__()
+        self.layer, self.patch_embed = layer, nn.Identity()
+        if configured:
+            self.config = SimpleNamespace(model_type="ijepa", image_size=(8, 8), patch_size=2)
+        else:
+            self.num_prefix_tokens, self.grid_size = 0, (4, 4)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("configured", [False, True])
+@pytest.mark.parametrize("layer", [Attention, ByHand])
+def test_a_grid_of_as_many_tokens_that_replaces_another_is_that_of_later_maps(layer, configured):
+    model, x = OfImages(layer(), configured).eval(), torch.randn(1, 16, 8)
+    with torch.no_grad():
+        assert [capture(model, x).records[0].layout.grid for _ in range(2)] == [(4, 4)] * 2
+        if configured:
+            model.config.image_size = (4, 16)
+        else:
+            model.grid_size = (2, 8)
+        assert [capture(model, x).records[0].layout.grid for _ in range(2)] == [(2, 8)] * 2
+        model.added, model.grid_size = (1, 2), (2, 8)
+        capture(model, x)
+        model.added = torch.ones(2), torch.ones(2)  # cannot be compared with numbers
+        assert capture(model, x).records[0].layout.grid == (2, 8)
+
+
 def test_functions_that_are_made_anew_are_not_taken_for_freed_ones():
     names = ("cache", "other", "encoder_hidden_states", "layer_idx")
     for number in range(200):

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import regard
-from regard.maps import Capture, sources
+from regard.maps import Capture, _monkey_patches, sources
 from regard.maps._operator_watch import watching_key
 
 
@@ -82,6 +83,19 @@ def test_captures_may_end_in_any_order(model, x):
         assert untouched() == before
 
 
+def test_finalizers_may_use_tensors_while_a_capture_ends(model, x):
+    """As the garbage collector may run them at any time."""
+    for _ in range(3):
+        sums = []
+        with regard.capture(model):
+            model(x)
+            interceptor = _monkey_patches._thread.interceptors[-1]
+            interceptor.prepare()
+            weakref.finalize(interceptor.handwritten, lambda found=sums: found.append(torch.ones(2).sum().item()))
+        assert sums == [2]
+        del interceptor
+
+
 def test_nested_captures_on_every_path_see_the_same():
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1).eval()
     x = torch.randn(1, 4, 8)
@@ -140,6 +154,24 @@ def test_the_same_model_in_two_threads_overlapping_in_any_order(model, x):
         model(x)
     thread.join()
     assert len(maps) == len(found["first"]) == 3
+    assert untouched() == before
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_capture_that_ends_in_another_thread_leaves_the_captures_of_that_thread(networks, x, learned):
+    """As that of a generator, which a server may resume in any thread."""
+    before, begun, models = untouched(), [], (networks(1), networks(2))
+    for model in models if learned else ():
+        with regard.capture(model):
+            model(x)
+    thread = threading.Thread(target=lambda: begun.append((capture := regard.capture(models[0]), capture.__enter__())))
+    thread.start()
+    thread.join()
+    with regard.capture(models[1]) as maps:
+        with pytest.raises(RuntimeError, match="must end in the thread in which it began"):
+            begun[0][0].__exit__(None, None, None)
+        models[1](x)
+    assert len(maps) == 2
     assert untouched() == before
 
 

@@ -5,7 +5,7 @@ layers that declare their own attention (``listen``), and the interceptor itself
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from torch import nn
 
@@ -26,8 +26,7 @@ def intercept(
         by: the class of the interceptor.
     """
     interceptor = by(model, listener, keeps_path)
-    with Patched(interceptor), listen(interceptor), interceptor:
-        try:
-            yield interceptor
-        finally:
-            interceptor.finish()
+    with Patched(interceptor), listen(interceptor), ExitStack() as then, interceptor:
+        # When the mode sees nothing more: finalizers that run then may call torch functions.
+        then.callback(interceptor.finish)
+        yield interceptor

@@ -77,7 +77,7 @@ class Patched:
     """
 
     def __init__(self, interceptor: FunctionInterceptor) -> None:
-        self._interceptor = interceptor
+        self._interceptor, self._around = interceptor, _thread.interceptors
 
     def __enter__(self) -> None:
         global _active_count
@@ -85,14 +85,13 @@ class Patched:
             if _active_count == 0:
                 _install()
             _active_count += 1
-        interceptors = _thread.interceptors
-        for outer in interceptors:
+        for outer in self._around:
             outer.watch_everything()
-        interceptors.append(self._interceptor)
+        self._around.append(self._interceptor)
 
     def __exit__(self, *error: object) -> None:
         global _active_count
-        _thread.interceptors.remove(self._interceptor)
+        self._around.remove(self._interceptor)
         with _lock:
             _active_count -= 1
             if _active_count == 0:

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import has_torch_function
 
+from regard.maps._torch_modes import ANOTHER_THREAD
 from regard.observation import is_hidden
 
 _KEY = "TESTING_ONLY_GenericMode"  # a dispatch key for which torch registers no kernels
@@ -150,7 +151,7 @@ class OperatorWatch:
     def __init__(self, listener: OperatorListener) -> None:
         self._guard = torch._C._IncludeDispatchKeyGuard(watching_key())
         self._guard.__enter__()
-        _thread.listener = listener
+        self._listener = _thread.listener = listener
         _shortcut.begin()
 
     @staticmethod
@@ -160,6 +161,8 @@ class OperatorWatch:
 
     def end(self) -> None:
         _shortcut.end()
+        if _thread.listener is not self._listener:
+            raise RuntimeError(ANOTHER_THREAD)
         _thread.listener = None
         self._guard.__exit__(None, None, None)
 

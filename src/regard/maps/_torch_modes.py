@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+ANOTHER_THREAD = "a block that watches a model must end in the thread in which it began"
+
 
 def leave_inference_mode() -> Any:
     """Leave inference mode, because its tensors cannot be used later where gradients are needed.
@@ -52,9 +54,12 @@ backward_pass, NO_PASS = torch._C._current_graph_task_id, -1  # for code that ha
 def remove_function_mode(mode: torch.overrides.TorchFunctionMode) -> None:
     """Take a function mode off the stack of this thread. Modes that were entered later, and that are not left yet, stay."""
     later: list[torch.overrides.TorchFunctionMode] = []
-    found = torch.overrides._pop_mode()
+    found = None
     while found is not mode and torch._C._len_torch_function_stack():
-        later.append(found)
         found = torch.overrides._pop_mode()
+        later.append(found)
     for other in reversed(later):
-        torch.overrides._push_mode(other)
+        if other is not mode:
+            torch.overrides._push_mode(other)
+    if found is not mode:
+        raise RuntimeError(ANOTHER_THREAD)

@@ -88,8 +88,9 @@ def _is_of_torch(kind: type[nn.Module]) -> bool:
 
 
 class Fingerprint:
-    """The settings that may decide which code a model runs: classes and ``forward`` methods of its modules, whether they train,
-    their hooks, and all attributes that are numbers, strings or booleans.
+    """The settings that may decide which code a model runs, or what its maps are said to be over: classes and ``forward`` methods
+    of its modules, whether they train, their hooks, all attributes that are numbers, strings, booleans or tuples of these, and
+    what configurations state about attention and images.
 
     It is compared before each capture. So loops over modules are written with ``map``, ``compress`` and ``itemgetter``, which
     run in C.
@@ -108,10 +109,10 @@ class Fingerprint:
         self._get = [_getter([name for name in of if name not in _OF_ALL] or ["training"]) for of in stating]
         values = self._values(stating)
         self._types = list(map(type, values))
-        self._is_number = list(map(_NUMBERS.__contains__, self._types))
+        self._is_number = list(map(_is_number, values))
         self._numbers = list(compress(values, self._is_number))
         self._configured = ["config" in of for of in stating]
-        self._implementations = _implementations(compress(stating, self._configured))
+        self._configurations = _configurations(compress(stating, self._configured))
 
     def _values(self, stating: Iterable[dict[str, Any]]) -> list[Any]:
         return list(chain.from_iterable(map(call, self._get, stating)))
@@ -126,11 +127,11 @@ class Fingerprint:
             if _common(variables) != (self._training, self._hooked) or list(map(len, stating)) != self._sizes:
                 return False
             values = self._values(stating)
-        except KeyError:
+            if list(map(type, values)) != self._types or list(compress(values, self._is_number)) != self._numbers:
+                return False
+            return _configurations(compress(stating, self._configured)) == self._configurations
+        except (KeyError, RuntimeError, ValueError):  # the latter from tensors or arrays in a tuple that held numbers
             return False
-        if list(map(type, values)) != self._types or list(compress(values, self._is_number)) != self._numbers:
-            return False
-        return _implementations(compress(stating, self._configured)) == self._implementations
 
 
 def fingerprint_of(modules: Iterable[nn.Module]) -> Fingerprint | None:
@@ -138,6 +139,11 @@ def fingerprint_of(modules: Iterable[nn.Module]) -> Fingerprint | None:
     modules = list(modules)
     unseen = any(map(runs_unseen, set(map(type, modules))))
     return None if unseen or not all("training" in vars(module) for module in modules) else Fingerprint(modules)
+
+
+def _is_number(x: Any) -> bool:
+    """Whether this is a number, a string, a boolean, or a tuple of these."""
+    return type(x) in _NUMBERS or (type(x) is tuple and all(type(y) in _NUMBERS for y in x))
 
 
 def _getter(keys: list[Any]) -> Callable[[Any], tuple[Any, ...]]:
@@ -164,16 +170,17 @@ def _common(variables: list[dict[str, Any]]) -> tuple[list[Any], list[tuple[int,
     ]
 
 
-def _implementations(stating: Iterable[dict[str, Any]]) -> list[Any]:
-    """The attention implementation that each Hugging Face configuration selects."""
+def _configurations(stating: Iterable[dict[str, Any]]) -> list[Any]:
+    """What each Hugging Face configuration states that decides how attention is computed, and how tokens lie on an image."""
     configs = list(map(_CONFIG, stating))
     found = dict(zip(map(id, configs), configs, strict=True))
-    return [(number, getattr(config, "_attn_implementation", None)) for number, config in found.items()]
+    return [(number, *(getattr(config, name, None) for name in _STATED)) for number, config in found.items()]
 
 
 # Variables that every module has, and functions that read those which matter.
 _OF_ALL = frozenset(vars(nn.Module()))
 _CONFIG = itemgetter("config")
+_STATED = ("_attn_implementation", "model_type", "image_size", "patch_size", "num_register_tokens")
 _TRAINING, _BEFORE, _AFTER = itemgetter("training"), itemgetter("_forward_pre_hooks"), itemgetter("_forward_hooks")
 _FORWARD = attrgetter("forward")
 _VARIABLES, _MODULES, _VALUES = attrgetter("__dict__"), itemgetter("_modules"), dict.values
