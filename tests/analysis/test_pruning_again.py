@@ -186,17 +186,11 @@ def test_a_part_that_several_layers_use_is_pruned_in_each_alone(keep):
     torch.testing.assert_close(regard.prune_heads(model, keep)(x), want)
 
 
-def test_a_projection_that_several_layers_of_transformers_use_is_not_pruned(transformers):
-    sizes = {"vocab_size": 50, "num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 32}
+@pytest.mark.parametrize(("layer", "projection", "left"), [(1, "k_proj", 2), (0, "q_proj", 1)], ids=["two layers", "one"])
+def test_a_projection_that_is_used_twice_is_not_pruned(transformers, layer, projection, left):
+    """The keys of layer 0 are computed by the projection of another layer, or by that of its own queries."""
+    sizes = {"vocab_size": 50, "num_hidden_layers": left + 1, "num_attention_heads": 4, "hidden_size": 32}
     model = transformers.LlamaModel(transformers.LlamaConfig(**sizes, intermediate_size=40))
-    model.layers[0].self_attn.k_proj = model.layers[1].self_attn.k_proj
-    with pytest.raises(KeyError, match=r"can be pruned is \['layers\.2\.self_attn'\]"):
-        regard.prune_heads(model, {"layers.0.self_attn": [1]})
-
-
-def test_a_projection_that_one_layer_uses_twice_is_not_pruned(transformers):
-    sizes = {"vocab_size": 50, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
-    model = transformers.LlamaModel(transformers.LlamaConfig(**sizes, intermediate_size=40))
-    model.layers[0].self_attn.k_proj = model.layers[0].self_attn.q_proj
-    with pytest.raises(KeyError, match=r"can be pruned is \['layers\.1\.self_attn'\]"):
+    model.layers[0].self_attn.k_proj = getattr(model.layers[layer].self_attn, projection)
+    with pytest.raises(KeyError, match=rf"can be pruned is \['layers\.{left}\.self_attn'\]"):
         regard.prune_heads(model, {"layers.0.self_attn": [1]})
