@@ -186,7 +186,9 @@ def test_a_part_that_several_layers_use_is_pruned_in_each_alone(keep):
     torch.testing.assert_close(regard.prune_heads(model, keep)(x), want)
 
 
-@pytest.mark.parametrize(("layer", "projection", "left"), [(1, "k_proj", 2), (0, "q_proj", 1)], ids=["two layers", "one"])
+@pytest.mark.parametrize(
+    ("layer", "projection", "left"), [(1, "k_proj", 2), (0, "q_proj", 1)], ids=["two layers", "one"]
+)
 def test_a_projection_that_is_used_twice_is_not_pruned(transformers, layer, projection, left):
     """The keys of layer 0 are computed by the projection of another layer, or by that of its own queries."""
     sizes = {"vocab_size": 50, "num_hidden_layers": left + 1, "num_attention_heads": 4, "hidden_size": 32}
